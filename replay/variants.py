@@ -163,11 +163,13 @@ def main() -> int:
     )
     parser.add_argument("--start-hour", type=float, default=0.0, help="where the spot traces begin")
     parser.add_argument("--notice-s", type=float, default=120.0, help="the announcement of an end of a node")
+    parser.add_argument("--min-on-demand", type=int, default=KNOBS.min_on_demand, help="the knob")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--usd", type=float, nargs=2, default=(3.70, 1.20), metavar=("ON_DEMAND", "SPOT"))
     parser.add_argument("--profile", default="a100-80gb", help="the hardware of a replica")
     parser.add_argument("--policies", nargs="+", default=list(_POLICIES[:-1]), choices=_POLICIES)
     asked = parser.parse_args()
+    knobs = KNOBS.model_copy(update={"min_on_demand": asked.min_on_demand})
     print(
         "| policy | attainment | TTFT in time | USD | starts | nodes taken away |\n|---|---|---|---|---|---|"
     )
@@ -175,11 +177,11 @@ def main() -> int:
         profile = load_profile(asked.profile)
         certain = Pool("on-demand", asked.usd[0])
         spot = [read_pool(each, asked.usd[1], asked.start_hour, asked.notice_s) for each in asked.spot]
-        world = scenario(open_trace(asked.window), knobs=KNOBS, profile=profile, seed=asked.seed)
+        world = scenario(open_trace(asked.window), knobs=knobs, profile=profile, seed=asked.seed)
         warm = world.warm()
         kinds = [read_kind(each) for each in asked.kind]
         for name in asked.policies:
-            policy = SkyServe(KNOBS) if name == "skyserve" else Mixed(KNOBS, name)
+            policy = SkyServe(knobs) if name == "skyserve" else Mixed(knobs, name)
             own = {"on-demand": [certain], "spot": spot, "one-pool": spot[:1], "kind": kinds[:1]}
             own["ours"] = [certain, *spot, *kinds]
             pools = own.get(name, [certain, *spot])

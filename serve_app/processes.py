@@ -1,4 +1,4 @@
-"""When processes end: what Linux does then, and whether one has ended."""
+"""Processes and the kernel: what happens at their end, and the memory that they give back."""
 
 import ctypes
 import multiprocessing
@@ -46,6 +46,16 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     Thread(target=wait, name="parent", daemon=True).start()
+
+
+def give_back_memory() -> None:
+    """Give memory that was freed back to the kernel, where the C library has glibc's `malloc_trim`.
+
+    glibc keeps what threads free in arenas, up to eight for each core. An ingress took 1 to 3 ms for 15 MiB.
+    Only threads that allocate from the same arena wait for it.
+    """
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def is_alive(process: psutil.Process) -> bool:

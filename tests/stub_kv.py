@@ -22,6 +22,8 @@ class StubKv:
         """The keys put, in order."""
         self.calls: list[str] = []
         """The lists asked for, in order."""
+        self.bytes = 0
+        """The bytes of all values put and got."""
         self.fails: Exception | None = None
         self.replicas: set[tuple[str, str, str]] = set()
         """Application, deployment and id of the replicas that exist."""
@@ -30,6 +32,7 @@ class StubKv:
         """Return whether the key was there already; it is written if it was not, or with `overwrite`."""
         self._available()
         assert isinstance(value, bytes)
+        self.bytes += len(value)
         there = (namespace, key.encode()) in self.kept
         if overwrite or not there:
             self.kept[namespace, key.encode()] = value
@@ -38,7 +41,9 @@ class StubKv:
 
     def _internal_kv_get(self, key: str | bytes, *, namespace: str) -> bytes | None:
         self._available()
-        return self.kept.get((namespace, _encoded(key)))
+        value = self.kept.get((namespace, _encoded(key)))
+        self.bytes += len(value or b"")
+        return value
 
     def internal_kv_get_gcs_client(self) -> "StubKv":
         return self

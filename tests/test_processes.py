@@ -1,4 +1,4 @@
-"""What ends when another process is killed."""
+"""What ends when another process is killed, and the memory that a process gives back."""
 
 import subprocess
 import sys
@@ -38,3 +38,23 @@ def test_a_child_ends_with_its_killed_parent(tmp_path: Path) -> None:
         parent.kill()
 
         wait_until(lambda: not is_alive(child), what="the end of the child")
+
+
+KEEPS = """
+import psutil
+from serve_app.processes import give_back_memory
+
+blocks = [b"x" * (4000 + n % 2) for n in range(10_000)]
+kept = blocks[::50]  # glibc frees by itself only what has nothing in use above it
+del blocks
+before = psutil.Process().memory_info().rss
+give_back_memory()
+print(before - psutil.Process().memory_info().rss)
+"""
+
+
+def test_freed_memory_goes_back_to_the_kernel() -> None:
+    folder = Path(__file__).parents[1]
+    command = [sys.executable, "-c", KEEPS]
+    freed = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, check=True)
+    assert int(freed.stdout) > 25 * 2**20

@@ -96,7 +96,7 @@ def _id(deployment: str) -> DeploymentID:
 def _fill(store: FakeStore, fleet: Fleet) -> None:
     """Store the knobs of all models, and the phase document of each replica."""
     models = {
-        name: ServedModel(name, name, Knobs(min_replicas=len(ids), max_replicas=10_000), {"GPU": 1.0})
+        name: ServedModel(name, name, Knobs(min_replicas=len(ids), max_replicas=len(ids)), {"GPU": 1.0})
         for name, ids in fleet.items()
     }
     put_document(KNOBS, APP, ServedApplication(models, IngressKnobs()).document(time.time()))
@@ -116,11 +116,11 @@ def _fill(store: FakeStore, fleet: Fleet) -> None:
 
 
 def _report(state: ApplicationAutoscalingState, running: Fleet, now: float) -> None:
-    """Have each replica report half a second of work."""
+    """Have ingress replicas and half of the engine replicas report."""
     passed = now % 10_000
     engine = EngineSignals(
         running_requests=4, running_tokens=4e3, ongoing_requests=5, kv_cache_tokens=4e5, itl_count=7e3,
-        prompt_tokens_total=2e3 * passed, finished_requests_total=2 * passed, steps=60, step_s=0.014,
+        prompt_tokens_total=2e3 * passed, finished_requests_total=2 * passed, steps=70, step_s=0.014,
         finished_prompt_tokens_total=2e3 * passed, finished_generation_tokens_total=256 * passed,
         step_batch=4, step_kv_tokens=4e3, step_prefill_tokens=50, ttft_count=60, ttft_queue_p95_s=0.05,
         itl_p95_s=0.02,
@@ -130,7 +130,8 @@ def _report(state: ApplicationAutoscalingState, running: Fleet, now: float) -> N
     for name, ids in running.items():
         said = {"ongoing_requests": 30.0, **ingress} if name == INGRESS else asdict(engine)
         values = {key: [TimeStampedValue(now, value)] for key, value in said.items()}
-        for replica in ids:
+        # Engines report once a second, each at its own moment.
+        for replica in ids if name == INGRESS else ids[round(now / _TURN_S) % 2 :: 2]:
             state.record_request_metrics_for_replica(
                 ReplicaMetricReport(ReplicaID(replica, _id(name)), values, now)
             )

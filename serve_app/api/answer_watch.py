@@ -25,15 +25,16 @@ class AnswerWatch:
 
     Args:
         counts: The counts of the version that answers.
+        timed: Whether its latencies count.
     """
 
-    __slots__ = ("_arguments", "_at_limit", "_counts")
+    __slots__ = ("_arguments", "_at_limit", "_counts", "_failed", "_timed")
 
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
+    def __init__(self, counts: Counter[str], timed: bool = True) -> None:
+        self._counts, self._timed = counts, timed
         self._arguments = ""
         """The arguments of all tool calls, one after the other."""
-        self._at_limit = False
+        self._at_limit = self._failed = False
 
     def note(self, data: bytes) -> None:
         """Read a part of the answer: whole SSE frames, or a whole body."""
@@ -42,11 +43,20 @@ class AnswerWatch:
         if (b"arguments" in data or b"partial_json" in data) and len(self._arguments) < _MOST_BYTES:
             self._arguments += "".join(json.loads(found) for found in _ARGUMENTS.findall(data))
 
+    def fail(self) -> None:
+        """Count the request as failed, once: it ended in an error, or has lost its replica.
+
+        A loss counts at once. So the streams that one crash breaks are in one look of the comparison.
+        """
+        if not self._failed:
+            self._failed = True
+            self._counts["requests"] += 1
+            self._counts["errors"] += 1
+
     def count(
         self,
         outcome: str | None,
         *,
-        lost: bool,
         ttft_s: float | None,
         itl_s: float | None,
         tokens: int | None,
@@ -56,7 +66,6 @@ class AnswerWatch:
 
         Args:
             outcome: The request's `Outcome`.
-            lost: Whether the request has lost a replica.
             ttft_s, itl_s: Its time to first token and mean inter-token latency; None if unknown.
             tokens: The tokens of the answer; None for an operation that generates none.
             caller: Latencies of the lane `background` do not count: it waits for other lanes.
@@ -64,10 +73,10 @@ class AnswerWatch:
         counts = self._counts
         counts["copies"] += caller is COPIES
         counts["refused"] += outcome == "rejected"
-        if outcome in ("ok", "error"):
-            counts["requests"] += 1
-            counts["errors"] += outcome == "error" or lost
-        if caller.lane != "background":
+        if outcome == "error":
+            self.fail()
+        counts["requests"] += outcome == "ok" and not self._failed
+        if self._timed and caller.lane != "background":
             for kind, seconds in ((TTFT, ttft_s), (ITL, itl_s)):
                 if seconds is not None:
                     counts[f"{kind}:{bucket(seconds)}"] += 1

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import NOT_JSON, ApiError, not_an_object
-from serve_app.api.prompt_prefix import PromptFields
+from serve_app.api.prompt_prefix import PromptFields, holds_prompts
 from serve_app.settings.settings_error import shown
 
 SLOWEST_BYTES_PER_S = 16_384
@@ -158,11 +158,15 @@ class Peek(PromptFields):
         """Whether the body asks for a stream. False for a value that vLLM's models refuse."""
         return bool(_read(_flag, self.stream))
 
-    def answer_bound(self, operation: str) -> int | None:
-        """Return the most tokens of all choices; None if the body does not say, or not validly."""
+    def answer_bound(self, operation: str, longest: int | None = None) -> int | None:
+        """Return the most tokens of all choices for all prompts.
+
+        `longest` counts for each choice if the body does not say its bound, or not validly.
+        """
         given = (_read(_count, getattr(self, name)) for name in _BOUNDS.get(operation, ("max_tokens",)))
-        most: int | None = next((found for found in given if found is not None), None)
-        return None if most is None else most * (_read(_count, self.n) or 1)
+        most: int | None = next((found for found in given if found is not None), longest)
+        prompts = _listed(self.prompt) if holds_prompts(bytes(self.prompt)) else ()
+        return None if most is None else most * (_read(_count, self.n) or 1) * (len(prompts) or 1)
 
 
 _BOUNDS = {

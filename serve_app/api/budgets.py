@@ -43,8 +43,6 @@ _RECENT_S = 60.0
 _HEADROOM = 0.1
 _CLOCKS_S = 2.0
 """SQLite's clock has whole seconds."""
-_CONTEXT = 32_768
-"""The longest context of a model without `max_model_len`."""
 _BYTES_PER_TOKEN = 2.0
 """Few texts have fewer, so that the reservation for a prompt is rarely too small."""
 _DECODE_S, _PREFILL_S = 0.02, 0.0003
@@ -64,13 +62,18 @@ class Prices:
     learn: Callable[[float], Mapping[tuple[str, str], float]] = lambda since: {}
     """Returns the money for a computed token since a Unix time, by model and lane, from the database."""
     learned: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The version that may answer for a model."""
 
     def most(self, request: EngineRequest, prompt: float, answer: float) -> float:
         """Return the most that a request with so many tokens costs."""
-        model = request.model
+        models = {request.model, self.versions.get(request.model, request.model)}
+        return max(self._most(model, request.caller.lane, prompt, answer) for model in models)
+
+    def _most(self, model: str, lane: str, prompt: float, answer: float) -> float:
         if (prices := self.tokens.get(model)) is not None:
             return prices.cost(prompt, 0.0, answer)
-        if (price := self.learned.get((model, request.caller.lane))) is None:
+        if (price := self.learned.get((model, lane))) is None:
             price = max((each for (name, _), each in self.learned.items() if name == model), default=None)
         if price is None:
             return self.gpu_s.get(model, 0.0) * (prompt * _PREFILL_S + answer * _DECODE_S)
@@ -212,14 +215,14 @@ class Budgets:
         self._learn_at = -math.inf
 
     async def reserve(
-        self, names: Sequence[str], request: EngineRequest, bound: int | None, context: float
+        self, names: Sequence[str], request: EngineRequest, bound: int, context: float
     ) -> BudgetUse | None:
         """Reserve the most that a request can cost in each of its budgets; None if it has no budget.
 
         Args:
             names: The names of its budgets; those that do not exist do not count.
-            bound: The most tokens of its answer; None if the request has no bound.
-            context: The most tokens of its prompt and answer.
+            bound: The most tokens of its answer.
+            context: The most tokens of its prompt.
 
         Raises:
             ApiError: 429 if a budget has too little left, 503 if the database does not answer.
@@ -235,8 +238,7 @@ class Budgets:
         if not paying or request.operation not in GPU_OPERATIONS:
             return None
         prompt = min(request.prompt_bytes / _BYTES_PER_TOKEN, context)
-        answer = max(0.0, min(context, _CONTEXT) - prompt) if bound is None else bound
-        amount, now = self._prices.most(request, prompt, answer), self.clock()
+        amount, now = self._prices.most(request, prompt, bound), self.clock()
         for account in paying:
             if not account.covers(amount, now) and not await self._wait(paying, amount):
                 return None

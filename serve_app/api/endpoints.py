@@ -72,6 +72,8 @@ _MESSAGES = ("messages", "count_tokens")
 _FIRST_PATHS = {operation: path for path, operation, _ in reversed(_PATHS)}
 _OPERATIONS = {path: operation for path, operation, _ in _PATHS}
 _STREAMED = (*GENERATING, *SPEECH_OPERATIONS)
+_CONTEXT = 32_768
+"""The most tokens of an answer without a bound, of a model without `max_model_len`."""
 _NAMES_SHOWN = 20
 """Names of models in an error."""
 
@@ -312,9 +314,9 @@ class Endpoints:
                         quota_use.headers[LANE_HEADER] = "background"
                         trace.note_request(request, document)
                 if sender.caller.budgets and self._budgets is not None:
-                    context = model.max_model_len or inf
+                    most = fields.answer_bound(operation, model.max_model_len or _CONTEXT) if generates else 0
                     budgets = sender.caller.budgets
-                    budget_use = await self._budgets.reserve(budgets, request, answer_bound, context)
+                    budget_use = await self._budgets.reserve(budgets, request, most or 0, context)
                     uses += [] if budget_use is None else [budget_use]
                 lowered = request.caller is not sender.caller
                 background = request.caller.lane == "background"

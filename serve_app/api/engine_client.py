@@ -158,7 +158,6 @@ class EngineRequest:
             itl_s = (self.waited_s - self.ttft_s) / (output - 1)
         self.watch.count(
             self.outcome,
-            lost=self.lost_s > 0.0,
             ttft_s=self.ttft_s,
             itl_s=itl_s,
             tokens=output if self.operation in GENERATING else None,

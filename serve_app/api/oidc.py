@@ -54,7 +54,8 @@ class Oidc:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._teams, self._clock = settings, teams, clock
-        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._keys: dict[str | None, Any] = {}
+        """By `kid`. A `PyJWK` allows only its own algorithm; a plain key allows all of the settings."""
         self._documents: dict[str | None, Any] = {}
         self._tokens: dict[bytes, ApiKey] = {}
         """By the digest of the token."""
@@ -78,52 +79,56 @@ class Oidc:
         settings = self._settings
         try:
             kid = jwt.get_unverified_header(token).get("kid")
-            unknown = kid not in self._keys
+            unknown = self._key(kid) is None
             fetching = self._fetch() if unknown or self._clock() >= self._stale_at else None
             if unknown and fetching is not None:
                 await asyncio.wait({fetching})
             if not self._keys:
                 message = "The keys of the token's issuer cannot be fetched."
                 raise ApiError(503, message, code="issuer_unavailable", headers={"Retry-After": "5"})
-            if kid not in self._keys:
+            if (key := self._key(kid)) is None:
                 raise invalid_key("the token's signing key is not one of its issuer's.")
             claims = jwt.decode(
                 token,
-                self._keys[kid],
+                key,
                 settings.algorithms,
                 {"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
                 audience=settings.audience,
                 issuer=settings.issuer,
                 leeway=settings.leeway_s,
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, TypeError) as error:  # TypeError: an algorithm of another kind of keys
             raise invalid_key(f"the token is refused: {error}") from None
         entry = self._entry(claims)
         _keep(self._tokens, digest, entry)
         _keep(self.callers, entry.name, entry)
         return entry
 
+    def _key(self, kid: str | None) -> Any:
+        """Return a key. A token may name none if its issuer has only one (OpenID Connect Core, 10.1)."""
+        only = kid is None and len(self._keys) == 1
+        return next(iter(self._keys.values())) if only else self._keys.get(kid)
+
     def _entry(self, claims: Mapping[str, Any]) -> ApiKey:
         """Return the rights that the claims give. Raises ApiError 401 or 403."""
         settings, names = self._settings, self._settings.claims
-        given = next(iter(_texts(claims, names.name)), "")
+        given = next(iter(_texts(claims, names.name) or ()), "")
         name = quote(given, safe="@|+")
         if not 0 < len(name) <= _LONGEST_NAME:
             raise invalid_key(f"the token's claim {names.name!r} must have 1 to {_LONGEST_NAME} characters.")
-        teams = _texts(claims, names.team)
-        team = next((each for each in teams if each in self._teams()), None)
+        team = next((each for each in _texts(claims, names.team) or () if each in self._teams()), None)
         if names.team is not None and team is None:
             message = f"The token's claim {names.team!r} has no team of this server."
             raise ApiError(403, message, code="team_not_allowed")
-        lanes = _texts(claims, names.lane)
+        lanes, models = _texts(claims, names.lane) or (), _texts(claims, names.models)
         # Not validated: a name with a colon is no key's of the file.
         return ApiKey.model_construct(
             name=f"oidc:{name}",
             hash=DIGEST + sha256(f"{settings.issuer}\0{name}".encode()).hexdigest(),
             lane=next((lane for lane in LANES if lane in lanes), settings.lane),
-            models=tuple(_texts(claims, names.models)) or settings.models,
+            models=settings.models if models is None else tuple(models),
             team=team,
-            admin=settings.admin_value in _texts(claims, names.admin),
+            admin=settings.admin_value in (_texts(claims, names.admin) or ()),
             expires=datetime.fromtimestamp(min(int(claims["exp"]) + settings.leeway_s, _LAST_S), UTC),
         )
 
@@ -162,7 +167,8 @@ class Oidc:
         self._keys = {}
         for kid, document in chosen.items():
             with suppress(jwt.PyJWTError):  # of a curve that PyJWT does not know
-                self._keys[kid] = jwt.PyJWK(document)
+                key = jwt.PyJWK(document)
+                self._keys[kid] = key if "alg" in document else key.key
         if any(chosen.get(kid) != document for kid, document in self._documents.items()):
             self._tokens.clear()
         self._documents, self._trouble = chosen, ""
@@ -170,20 +176,25 @@ class Oidc:
 
 
 async def _read(client: aiohttp.ClientSession, url: str) -> Any:
-    """Return a JSON document."""
+    """Return a JSON document. Raises ValueError if it is larger than 1 MiB, and others."""
+    body = bytearray()
     async with client.get(url, raise_for_status=True) as reply:
-        return msgspec.json.decode(await reply.content.read(_MOST_BYTES))
+        async for part in reply.content.iter_any():
+            body += part
+            if len(body) > _MOST_BYTES:
+                raise ValueError(f"{url} has more than {_MOST_BYTES} bytes")
+    return msgspec.json.decode(body)
 
 
-def _texts(claims: Mapping[str, Any], name: str | None) -> list[str]:
-    """Return the values of a claim as texts; none if the token lacks it."""
+def _texts(claims: Mapping[str, Any], name: str | None) -> list[str] | None:
+    """Return the values of a claim that are texts; None if the token lacks the claim."""
     if name is None:
-        return []
+        return None
     found: Any = claims
     for part in [name] if name in claims else name.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     values = found if isinstance(found, list) else [found]
-    return [each for each in values if isinstance(each, str)]
+    return None if found is None else [each for each in values if isinstance(each, str)]
 
 
 def _keep(kept: dict[_Name, ApiKey], name: _Name, entry: ApiKey) -> None:

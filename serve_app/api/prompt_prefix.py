@@ -86,7 +86,7 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
     size = len(shown) - 1
     if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
         return None
-    if is_prompt and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
+    if is_prompt and holds_prompts(text):
         return None
     has_messages = not is_prompt and (text[0] == _LIST or written is fields.messages)
     salted = xxh3_64_intdigest(cache_salt.encode()) if cache_salt else 0
@@ -110,6 +110,11 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
         return None
     end, *earlier = [_hash_to(end, text, blocks, salted) for end in ends]
     return PromptPrefix(size, tuple(blocks), end, tuple(zip(earlier, ends, strict=False)))
+
+
+def holds_prompts(prompt: bytes) -> bool:
+    """Return whether the value of `prompt` is a list of prompts, and not one prompt of token ids."""
+    return prompt[:1] == b"[" and not prompt[1:32].lstrip()[:1].isdigit()
 
 
 def _shown(body: bytes) -> bytes:

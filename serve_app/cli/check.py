@@ -129,7 +129,7 @@ def _ledger_text(settings: AppSettings) -> str:
     free = [
         model.name
         for model in settings.models
-        if model.name not in ledger.usd_per_million_tokens and not model.hour_price(ledger)
+        if not model.token_prices(ledger) and not model.hour_price(ledger)
     ]
     if ledger.gpu_hour_prices and free:
         where += f"; no price in gpu_hour_prices for {', '.join(free)}"

@@ -124,8 +124,8 @@ class Cluster:
 class Stopped:
     """The result of `stop_descendants`."""
 
-    killed: int = 0
-    """Processes that SIGTERM did not end."""
+    killed: tuple[str, ...] = ()
+    """Names of the processes that SIGTERM did not end."""
     left: tuple[str, ...] = ()
     """Descriptions of the processes that SIGKILL did not end."""
 
@@ -141,18 +141,26 @@ def stop_descendants(grace_s: float, killed_within_s: float = 10.0) -> Stopped:
     for process in processes:
         _signal(process, signal.SIGTERM)
     psutil.wait_procs(processes, timeout=grace_s)
-    killed: set[int] = set()
+    killed: dict[int, str] = {}
     end = time.monotonic() + killed_within_s
     while alive := [process for process in me.children(recursive=True) if is_alive(process)]:
         if time.monotonic() >= end:
             break
-        killed |= {process.pid for process in alive if _signal(process, signal.SIGKILL)}
+        names = {process.pid: _name(process) for process in alive}
+        killed |= {process.pid: names[process.pid] for process in alive if _signal(process, signal.SIGKILL)}
         psutil.wait_procs(alive, timeout=min(1.0, killed_within_s))
         time.sleep(0.05)
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
-    return Stopped(len(killed), tuple(filter(None, map(_describe, alive))))
+    return Stopped(tuple(killed.values()), tuple(filter(None, map(_describe, alive))))
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return f"process {process.pid} ({' '.join(process.cmdline()[:3]) or process.name()})"
+    except psutil.Error:  # a zombie has no command line
+        return f"process {process.pid}"
 
 
 def _describe(process: psutil.Process) -> str:

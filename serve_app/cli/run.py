@@ -333,5 +333,7 @@ def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> tuple[str, ...]:
         except subprocess.TimeoutExpired:
             say(f"Serve did not stop within {_GRACE_S:g} s")
     stopped = stop_descendants(_LOST_GRACE_S if lost else _GRACE_S)
-    say(f"stopped; {stopped.killed} processes had to be killed")
+    say(f"stopped; {len(stopped.killed)} processes had to be killed")
+    for name in stopped.killed:
+        say(f"killed: {name}")
     return stopped.left

@@ -21,13 +21,14 @@ class Canaries:
         """By deployment, as all these."""
         self._shares: dict[str, Share] = {}
         """As at the last look."""
+        self._fell_from: dict[str, Share] = {}
+        """The shares before fall backs that are not stored yet."""
         self._read: dict[str, Mapping[str, Counts]] = {}
         """The counts at the last look by ingress replica."""
         self._loads: dict[str, tuple[Mapping[str, float], int]] = {}
 
     def forget_except(self, deployments: Collection[str]) -> None:
-        known: tuple[dict[str, Any], ...] = (self._comparisons, self._shares, self._read, self._loads)
-        for by_deployment in known:
+        for by_deployment in vars(self).values():
             for name in [name for name in by_deployment if name not in deployments]:
                 del by_deployment[name]
 
@@ -68,14 +69,15 @@ class Canaries:
         """Yield events of versions: the version, the share to store after a fall back, and what happened."""
         for model in (each for each in served.models.values() if each.version_of):
             share, name = _share(model, inbox), model.deployment
+            if share == self._fell_from.get(name):
+                continue  # the fall back is not stored yet
+            self._fell_from.pop(name, None)
             before = self._shares.get(name, share)
-            if (share.share, share.shadow) != (before.share, before.shadow) and share.at >= before.at:
+            self._shares[name] = share
+            if (share.share, share.shadow) != (before.share, before.shadow):
                 copies = f", copies {share.shadow:g}" if share.shadow or before.shadow else ""
                 yield model, None, f"version: share {before.share:g} -> {share.share:g}{copies}: {share.why}"
-            if share.at < before.at:
-                continue  # the fall back is not stored yet
-            self._shares[name] = share
-            if not (0.0 < share.share < 1.0 or share.shadow > 0.0):
+            if share.start != before.start or not (0.0 < share.share < 1.0 or share.shadow > 0.0):
                 self._comparisons.pop(name, None)
                 self._read.pop(name, None)
                 continue
@@ -90,8 +92,10 @@ class Canaries:
             found = known.look(_grown(seen, inbox, model.name), _grown(seen, inbox, old), rules, now)
             self._comparisons[name] = found
             if why := found.verdict(rules):
+                del self._comparisons[name], self._read[name]
+                self._fell_from[name] = share
                 self._shares[name] = fallen = Share(
-                    0.0, 0.0, share.start, rules.streams, f"fell back. {why}", max(wall, share.at)
+                    0.0, 0.0, share.start, rules.streams, f"fell back. {why}", wall
                 )
                 yield model, fallen, f"version: share {share.share:g} -> 0, {fallen.why}"
 

@@ -1,13 +1,15 @@
 """Build the policy's snapshots from Ray Serve's autoscaling contexts and from documents. No I/O."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from functools import cache
 from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from serve_app.cluster.ray_resources import room_for_ingress, share_nodes
 from serve_app.controller.document_exchange import Deployment, Inbox
+from serve_app.patches.ray import metric_reports
 from serve_app.policy.reports import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
@@ -25,6 +27,7 @@ from serve_app.wire.signals import (
     EngineSignals,
     IngressSignals,
     Reading,
+    S,
     ingress_key,
 )
 
@@ -45,10 +48,19 @@ _LOAD = tuple(
 
 _newest = itemgetter(-1)
 _value = attrgetter("value")
-_timestamp = attrgetter("timestamp")
 
-RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
-"""Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
+Reports = Mapping[Any, Mapping[str, Sequence[Any]]]
+"""By replica and metric, a series of samples with `timestamp` and `value` (`metric_reports`)."""
+
+
+class Seen(OwnClock):
+    """Remembers one kind of report of each replica: its age, and what was read. Use it for one deployment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: dict[str, tuple[Any, float, Any]] = {}
+        """By replica: the report as Ray has it, its time, and its signals. Engines report once a second, and
+        decisions come twice a second."""
 
 
 class SnapshotBuilder:
@@ -56,7 +68,9 @@ class SnapshotBuilder:
 
     def __init__(self) -> None:
         self._pending_since: dict[str, float] = {}
-        self._seen: defaultdict[tuple[str, str], OwnClock] = defaultdict(OwnClock)
+        self._of_ingress: tuple[Any, float, Reports] = (None, 0.0, {})
+        """The context of the ingress, when it was read, and its reports, which are about all models."""
+        self._seen: defaultdict[tuple[str, str], Seen] = defaultdict(Seen)
         """By deployment and kind of report."""
 
     def build(
@@ -70,9 +84,11 @@ class SnapshotBuilder:
         loading, draining = count_phases(known.phases, running_ids(ctx), now)
         starting, pending, pending_s = self._count_missing(name, ctx, loading, now)
         # Running ingress replicas, and draining ones with queued requests, which Ray does not report.
-        raw = (ingress.raw_metrics or {}) if ingress is not None else {}
+        if ingress is not None and self._of_ingress[:2] != (ingress, now):
+            self._of_ingress = ingress, now, metric_reports(ingress)
+        of_ingress = self._of_ingress[2] if ingress is not None else {}
         about = model or name
-        reported = ingress_readings(raw, about, now, self._seen[name, "ingress"])
+        reported = ingress_readings(of_ingress, about, now, self._seen[name, "ingress"])
         written = reported_readings(
             inbox.ingress_reports, about, reported, now, self._seen[name, "written by ingress"]
         )
@@ -85,7 +101,7 @@ class SnapshotBuilder:
             ready=ctx.current_num_replicas,
             ingress_ready=ingress_ready,
             engines=engine_readings(
-                ctx.raw_metrics or {}, now, self._seen[name, "engines"], inbox.identity(name)
+                metric_reports(ctx), now, self._seen[name, "engines"], inbox.identity(name)
             ),
             ingress={**reported, **written},
             draining=draining,
@@ -101,7 +117,7 @@ class SnapshotBuilder:
 
     def ongoing_of_ingress(self, ctx: Any, now: float) -> dict[str, tuple[float, float]]:
         """Return (open requests, age in seconds) of every ingress replica that has reported."""
-        return ongoing_of_ingress(ctx.raw_metrics or {}, now, self._seen[INGRESS, "ongoing"])
+        return ongoing_of_ingress(metric_reports(ctx), now, self._seen[INGRESS, "ongoing"])
 
     def forget_except(self, deployments: Container[str]) -> None:
         for name in [name for name in self._pending_since if name not in deployments]:
@@ -140,11 +156,12 @@ def has_requests_at_zero(contexts: Collection[Any]) -> bool:
     for ctx in contexts:
         targets[str(ctx.deployment_name).partition("@")[0]] += ctx.target_num_replicas
     at_zero = [name for name, target in targets.items() if not target]
-    if not at_zero:  # reading `raw_metrics` makes Ray compute the reports
+    ingress = next((ctx for ctx in contexts if ctx.deployment_name == INGRESS), None)
+    if not at_zero or ingress is None:
         return False
-    raw = next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None) or {}
-    held = [raw.get(ingress_key(name, "held_requests"), {}) for name in at_zero]
-    return any(series and _value(_newest(series)) > 0 for column in held for series in column.values())
+    keys = [ingress_key(name, "held_requests") for name in at_zero]
+    held = [report.get(key) for report in metric_reports(ingress).values() for key in keys]
+    return any(series and _value(_newest(series)) > 0 for series in held)
 
 
 def ingress_room(
@@ -198,45 +215,48 @@ def count_phases(
 
 
 def engine_readings(
-    raw: RawMetrics, now: float, seen: OwnClock, identity: str = ""
+    reports: Reports, now: float, seen: Seen, identity: str = ""
 ) -> dict[str, Reading[EngineSignals]]:
     """Return the newest report of every engine replica with a report, by replica id.
 
     `seen` knows the earlier reports. During an update, replicas of the former identity still serve and
     report. Only their load counts: their steps, latencies and sizes say nothing about replicas of `identity`.
     """
-    former = _replicas_other_than(identity, raw.get(ENGINE_IDENTITY, {}))
+    former = _replicas_other_than(identity, reports)
     return {
-        replica: Reading(_load(values) if replica in former else EngineSignals(*values), age)
-        for replica, age, values in _rows(raw, ENGINE_FIELDS, now, seen)
+        replica: Reading(_load(signals) if replica in former else signals, age)
+        for replica, age, signals in _read(reports, ENGINE_FIELDS, EngineSignals, now, seen)
     }
 
 
-def _replicas_other_than(identity: str, numbers: Mapping[Any, Sequence[Any]]) -> frozenset[str]:
+def _replicas_other_than(identity: str, reports: Reports) -> frozenset[str]:
     """Return the replicas that report another identity."""
     if not identity:
         return frozenset()
     number = identity_number(identity)
     return frozenset(
         str(replica.unique_id)
-        for replica, series in numbers.items()
-        if series and _value(_newest(series)) != number
+        for replica, report in reports.items()
+        if (series := report.get(ENGINE_IDENTITY)) and _value(_newest(series)) != number
     )
 
 
-def _load(values: Sequence[float]) -> EngineSignals:
-    """Return a report with only the load, from the values of a full report."""
-    said = dict(zip(ENGINE_FIELDS, values, strict=True))
-    return EngineSignals(**{name: said[name] for name in _LOAD})
+def _load(said: EngineSignals) -> EngineSignals:
+    """Return a report with only the load."""
+    return EngineSignals(**{name: getattr(said, name) for name in _LOAD})
+
+
+@cache
+def _ingress_names(deployment: str) -> tuple[str, ...]:
+    return tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
 
 
 def ingress_readings(
-    raw: RawMetrics, deployment: str, now: float, seen: OwnClock
+    reports: Reports, deployment: str, now: float, seen: Seen
 ) -> dict[str, Reading[IngressSignals]]:
     """Return the newest report of every ingress replica about the model of engine deployment `deployment`."""
-    names = tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
-    rows = _rows(raw, names, now, seen)
-    return {replica: Reading(IngressSignals(*values), age) for replica, age, values in rows}
+    read = _read(reports, _ingress_names(deployment), IngressSignals, now, seen)
+    return {replica: Reading(signals, age) for replica, age, signals in read}
 
 
 def reported_readings(
@@ -251,7 +271,7 @@ def reported_readings(
     `known` has the replicas that Ray reports. The others are draining, or the controller has just restarted.
     A stale document is from a killed replica.
     """
-    names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
+    names = _ingress_names(deployment)
     ages = seen.ages("reports", {replica: report.at for replica, report in reports.items()}, now)
     readings = {
         replica: Reading(IngressSignals(*[report.values[name] for name in names]), ages[replica])
@@ -261,31 +281,29 @@ def reported_readings(
     return {replica: reading for replica, reading in readings.items() if reading.fresh}
 
 
-def ongoing_of_ingress(raw: RawMetrics, now: float, seen: OwnClock) -> dict[str, tuple[float, float]]:
+def ongoing_of_ingress(reports: Reports, now: float, seen: Seen) -> dict[str, tuple[float, float]]:
     """Return (open requests, age in seconds) of every ingress replica that has reported."""
-    rows = _rows(raw, (ONGOING_REQUESTS,), now, seen)
-    return {replica: (values[0], age) for replica, age, values in rows}
+    read = _read(reports, (ONGOING_REQUESTS,), float, now, seen)
+    return {replica: (ongoing, age) for replica, age, ongoing in read}
 
 
-def _rows(
-    raw: RawMetrics, names: Sequence[str], now: float, seen: OwnClock
-) -> list[tuple[str, float, tuple[float, ...]]]:
-    """Return (replica id, age, newest values in the order of `names`) of replicas with all `names`."""
-    if not raw.keys() >= set(names):
+def _read(
+    reports: Reports, names: Sequence[str], make: Callable[..., S], now: float, seen: Seen
+) -> list[tuple[str, float, S]]:
+    """Return (replica id, age, what `make` returns for the newest values) of replicas with all `names`."""
+    read, stamps = {}, {}
+    for replica, report in reports.items():
+        name = str(replica.unique_id)
+        known = seen.read.get(name)
+        if known is None or known[0] is not report:
+            if not all(map(report.get, names)):
+                continue
+            newest = tuple(map(_newest, map(report.__getitem__, names)))
+            known = report, newest[0].timestamp, make(*map(_value, newest))
+        read[name] = known
+        if isfinite(known[1]):  # a report without a finite time is ignored
+            stamps[name] = known[1]
+    seen.read = read
+    if not stamps:
         return []
-    columns = [raw[name] for name in names]
-    replicas = list(columns[0])
-    # Ray fills every column in the order of the replicas, so whole columns can be read at once. For 1,000
-    # replicas this takes a third of the time of one lookup per value.
-    if not all(list(column) == replicas and all(column.values()) for column in columns):
-        replicas = [replica for replica in replicas if all(column.get(replica) for column in columns)]
-        columns = [{replica: column[replica] for replica in replicas} for column in columns]
-    values = zip(*[map(_value, map(_newest, column.values())) for column in columns], strict=True)
-    ids = [str(replica.unique_id) for replica in replicas]
-    stamps = dict(zip(ids, map(_timestamp, map(_newest, columns[0].values())), strict=True))
-    # A report without a finite time is ignored.
-    timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
-    ages = seen.ages("reports", timed, now)
-    return [
-        (replica, ages[replica], row) for replica, row in zip(ids, values, strict=True) if replica in ages
-    ]
+    return [(replica, age, read[replica][2]) for replica, age in seen.ages("reports", stamps, now).items()]

@@ -45,16 +45,40 @@ class Decided:
 
 
 def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[str]) -> dict[str, Decided]:
-    """Return the decision by engine deployment: that of a model with variants as one for each.
+    """Return the decision by engine deployment: that of a model with variants as one for each."""
+    if not each.parts:
+        return {each.model.deployment: each}
+    decision = each.decision
+    rps = {name: decision.variants[part.variant.name]["capacity_rps"] for name, part in each.parts.items()}
+    claims, minima = _claims(each, rps, takers)
+    total = sum(claims[name] * rps[name] for name in claims) or 1.0
+    found = {}
+    for name, claim in claims.items():
+        snapshot, of_load = each.parts[name].variant.snapshot, claim * rps[name] / total
+        start_s = snapshot.cold_start_s or snapshot.assumed_start_s
+        load = {signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD}
+        part = replace(
+            decision,
+            target=each.targets[name],
+            terms=(),
+            claim=replace(decision.claim, replicas=claim, start_s=start_s),
+            signals={**decision.signals, **load, "replica_capacity_rps": rps[name]},
+        )
+        knobs = each.model.knobs.model_copy(update={"min_replicas": minima[name]})
+        found[name] = Decided(replace(engines[name], knobs=knobs), each.parts[name].ctx, snapshot, part)
+    return found
+
+
+def _claims(
+    each: Decided, rps: Mapping[str, float], takers: Collection[str]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the claims and the minima by engine deployment, the cheapest work first.
 
     Ready replicas do the claimed work before others, then those that have a place or get one; then the
     cheapest ones do.
     """
-    if not each.parts:
-        return {each.model.deployment: each}
     decision, knobs, targets = each.decision, each.model.knobs, each.targets
     now = {name: part.variant for name, part in each.parts.items()}
-    rps = {name: decision.variants[variant.name]["capacity_rps"] for name, variant in now.items()}
     by_price = sorted(now, key=lambda name: now[name].served.usd_per_hour / rps[name])
     useful = [name for name in by_price if decision.variants[now[name].name]["meets_targets"]] or by_price
     speeds = {name: rps[name] / next(iter(rps.values())) for name in useful}
@@ -69,27 +93,9 @@ def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[
     )
     # The last replicas of an idle model may go, because the model then has none at all.
     serves = any(claim.values()) or any(least.values()) or any(placed[n] for n in now if n not in certain)
-    work = {name: claim.get(name, 0) * rps[name] for name in by_price}
-    found = {}
-    for name in by_price:
-        snapshot, of_load = now[name].snapshot, work[name] / (sum(work.values()) or 1.0)
-        kept = min(on_demand.get(name, 0), placed[name]) if serves else 0
-        minimum = max(now[name].served.min_replicas, least.get(name, 0), kept)
-        start_s = snapshot.cold_start_s or snapshot.assumed_start_s
-        part = replace(
-            decision,
-            target=targets[name],
-            terms=(),
-            claim=replace(decision.claim, replicas=claim.get(name, 0), start_s=start_s),
-            signals={
-                **decision.signals,
-                **{signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD},
-                "replica_capacity_rps": rps[name],
-            },
-        )
-        model = replace(engines[name], knobs=knobs.model_copy(update={"min_replicas": minimum}))
-        found[name] = Decided(model, each.parts[name].ctx, snapshot, part)
-    return found
+    kept = {name: min(count, placed[name]) for name, count in on_demand.items() if serves}
+    minima = {name: max(now[name].served.min_replicas, least.get(name, 0), kept.get(name, 0)) for name in now}
+    return {name: claim.get(name, 0) for name in by_price}, minima
 
 
 def as_siblings(members: list[Member], takers: Collection[str]) -> list[Member]:

@@ -37,7 +37,14 @@ from serve_app.wire.own_clock import OwnClock, SteadyTime
 from serve_app.wire.phases import FAILED, Loss, forget_phase, read_phases, written_deployments
 from serve_app.wire.resources import ComingNode, Node, lacking
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
-from serve_app.wire.version_documents import Counts, forget_counts, put_share, read_counts, read_shares
+from serve_app.wire.version_documents import (
+    Counts,
+    forget_counts,
+    forget_share,
+    put_share,
+    read_counts,
+    read_shares,
+)
 from serve_app.wire.versions import Share
 
 logger = logging.getLogger("ray.serve")
@@ -323,8 +330,11 @@ class DocumentExchange(Mailbox):
         self.inbox = replace(self.inbox, batches=found)
 
     def _exchange_versions(self, now: float) -> None:
-        if not any(model.version_of for model in self._models().values()):
+        models = self._models()
+        versions = {model.name for model in models.values() if model.version_of}
+        if not versions and not (models and self._due("shares", _IDLE_PHASES_S, now)):
             return
+        self._done_at["shares"] = now
         while self.shares:
             put_share(self._app, *self.shares[0])
             self.shares.popleft()
@@ -333,7 +343,10 @@ class DocumentExchange(Mailbox):
         written_at = self._own_clock.times("counts", stamps, now, now, believed=False)
         for replica in [name for name, at in written_at.items() if now - at > _REPORT_FORGOTTEN_S]:
             forget_counts(self._app, replica)
-        self.inbox = replace(self.inbox, shares=read_shares(self._app), counts=counts)
+        shares = read_shares(self._app)
+        for removed in shares.keys() - versions:
+            forget_share(self._app, removed)  # else a later version of this name would begin with it
+        self.inbox = replace(self.inbox, shares=shares, counts=counts)
 
     def _read_nodes(self, now: float) -> None:
         nodes = self.inbox.nodes if self.outbox.look_at_nodes else None

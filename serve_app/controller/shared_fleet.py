@@ -1,7 +1,7 @@
 """The models' decisions, changed where models share places (`serve_app.policy.fleet_share`)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from serve_app.controller.contexts import count_phases, running_ids
@@ -11,7 +11,7 @@ from serve_app.patches.ray import stop_first
 from serve_app.policy.fleet_members import KEEP_STARTS, Member, Replica
 from serve_app.policy.fleet_share import PLACED_WITHIN_S, SharingState, share
 from serve_app.wire.phases import DRAINING, FAILED
-from serve_app.wire.resources import add, lacking
+from serve_app.wire.resources import Resources, add, lacking
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.versions import in_force
 
@@ -70,9 +70,8 @@ class SharedFleet:
             return dict(decided)
         if inbox.nodes is None:
             return dict(decided)
-        giving = {name for handover in self._state.handovers for _, name in handover.givers}
-        unexplained = _unexplained(parts, ingress, served, inbox)
-        newly = self._grown(unexplained, parts, inbox, now)
+        used = _unexplained(parts, ingress, served, inbox)
+        room = _Unexplained(used, self._grown(used, parts, inbox, now))
         self._ready_at = {
             replica: min(now, self._ready_at.get(replica, document["since"]))
             for name in parts
@@ -81,10 +80,7 @@ class SharedFleet:
         }
         members: list[Member] = []
         for of_model in by_model:
-            found = [
-                _member(each, decided, inbox, giving, unexplained, newly, self._ready_at, now)
-                for each in of_model.values()
-            ]
+            found = [self._member(each, decided, inbox, room, now) for each in of_model.values()]
             members += as_siblings(found, takers)
         grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
         for name, grant in grants.items():
@@ -111,6 +107,90 @@ class SharedFleet:
                 add(grown, decided[handover.taker].model.resources, -1.0)
         return grown
 
+    def _member(
+        self, each: Decided, decided: Mapping[str, Decided], inbox: Inbox, room: "_Unexplained", now: float
+    ) -> Member:
+        model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
+        known = inbox.deployments.get(model.deployment, Deployment())
+        # The place that another replica gives is on a warm node, though no warm node has room now.
+        measured_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
+        start_s = measured_s or decision.claim.start_s
+        replicas, draining = self._replicas(known, running_ids(each.ctx), now)
+        asked = each.ctx.target_num_replicas - len(replicas)
+        placing = room.place(model.resources, asked, newly=each.snapshot.pending > 0)
+        claim, least, spares = _claims(each, decided, inbox)
+        minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
+        failed_s = [
+            now - document["since"] for document in known.phases.values() if document["phase"] == FAILED
+        ]
+        if failed_s and 0.0 <= min(failed_s) < KEEP_STARTS * start_s:
+            # Another model would give its place for the next failure.
+            claim, minimum = (min(count, len(replicas) + placing) for count in (claim, minimum))
+        acts = knobs.mode == "act"
+        arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
+        return Member(
+            key=model.deployment,
+            name=model.name,
+            wanted=decision.target,
+            claim=claim if acts else 0,
+            minimum=minimum if acts else 0,
+            need=model.resources,
+            start_s=start_s,
+            target=each.ctx.target_num_replicas,
+            replicas=replicas,
+            draining=draining,
+            placing=placing,
+            waiting=signals.get("waiting_requests", 0.0) + signals.get("held_requests", 0.0),
+            held_s=signals.get("oldest_held_s", 0.0),
+            running=signals.get("running_requests", 0.0),
+            rps=max(arrivals),
+            capacity_rps=signals.get("replica_capacity_rps", 1.0),
+            idle_s=decision.claim.idle_s,
+            weight=knobs.share_weight,
+            turn_s=knobs.turn_s,
+            gives=acts,
+            silent=decision.claim.silent,
+            spares=spares,
+        )
+
+    def _replicas(
+        self, known: Deployment, running: frozenset[str], now: float
+    ) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+        """Return the ready and the starting replicas of a deployment, and the draining ones."""
+        giving = {name for handover in self._state.handovers for _, name in handover.givers}
+        replicas, draining = [], []
+        for name in sorted(running | known.phases.keys()):
+            document = known.phases.get(name, {"phase": ""})
+            phase, node = document["phase"], document.get("node", "")
+            if phase == DRAINING or (name in giving and name not in running):
+                draining.append(Replica(name, node))
+            elif name in running or phase != FAILED:
+                served = name in running and name in self._ready_at
+                replicas.append(Replica(name, node, now - self._ready_at[name] if served else None))
+        return tuple(replicas), tuple(draining)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unexplained:
+    """The used resources that belong to no replica that has reported."""
+
+    used: dict[str, float]
+    newly: dict[str, float]
+    """By how much `used` has grown lately."""
+
+    def place(self, need: Resources, most: int, *, newly: bool) -> int:
+        """Return how many of `most` replicas may have these resources, which then are theirs.
+
+        For one to two seconds a replica has resources and no document, longer on a new node. After five
+        seconds it is pending, and only resources that are `newly` used may be its own.
+        """
+        placing = 0
+        while placing < most and not lacking(self.newly if newly else self.used, need):
+            add(self.used, need, -1.0)
+            add(self.newly, need, -1.0)
+            placing += 1
+        return placing
+
 
 def _missing(each: Decided, inbox: Inbox, now: float) -> int:
     """Return how many replicas of the model's own target have no process that has reported."""
@@ -122,74 +202,6 @@ def _missing(each: Decided, inbox: Inbox, now: float) -> int:
 def _wakes(each: Decided) -> bool:
     """Return whether a burst is arriving at zero, so that the nodes are known when the target rises."""
     return not each.decision.target and each.decision.signals.get("held_requests", 0.0) > 0
-
-
-def _member(
-    each: Decided,
-    decided: Mapping[str, Decided],
-    inbox: Inbox,
-    giving: set[str],
-    unexplained: dict[str, float],
-    newly: dict[str, float],
-    ready_at: Mapping[str, float],
-    now: float,
-) -> Member:
-    model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
-    known = inbox.deployments.get(model.deployment, Deployment())
-    phases, running = known.phases, running_ids(each.ctx)
-    # The place that another replica gives is on a warm node, though no warm node has room now.
-    measured_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
-    start_s = measured_s or decision.claim.start_s
-    replicas, draining = [], []
-    for name in sorted(running | phases.keys()):
-        document = phases.get(name, {"phase": ""})
-        phase, node = document["phase"], document.get("node", "")
-        if phase == DRAINING or (name in giving and name not in running):
-            draining.append(Replica(name, node))
-        elif name in running or phase != FAILED:
-            served = name in running and name in ready_at
-            replicas.append(Replica(name, node, now - ready_at[name] if served else None))
-    placing = 0
-    asked = each.ctx.target_num_replicas - len(replicas)
-    # For one to two seconds a replica has resources and no document, longer on a new node. After five seconds
-    # it is pending, and only resources that are newly used may be its own.
-    room = newly if each.snapshot.pending else unexplained
-    while placing < asked and not lacking(room, model.resources):
-        add(unexplained, model.resources, -1.0)
-        add(newly, model.resources, -1.0)
-        placing += 1
-    claim, least, spares = _claims(each, decided, inbox)
-    minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
-    failed_s = [now - document["since"] for document in phases.values() if document["phase"] == FAILED]
-    if failed_s and 0.0 <= min(failed_s) < KEEP_STARTS * start_s:
-        # Another model would give its place for the next failure.
-        claim, minimum = (min(count, len(replicas) + placing) for count in (claim, minimum))
-    acts = knobs.mode == "act"
-    arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
-    return Member(
-        key=model.deployment,
-        name=model.name,
-        wanted=decision.target,
-        claim=claim if acts else 0,
-        minimum=minimum if acts else 0,
-        need=model.resources,
-        start_s=start_s,
-        target=each.ctx.target_num_replicas,
-        replicas=tuple(replicas),
-        draining=tuple(draining),
-        placing=placing,
-        waiting=signals.get("waiting_requests", 0.0) + signals.get("held_requests", 0.0),
-        held_s=signals.get("oldest_held_s", 0.0),
-        running=signals.get("running_requests", 0.0),
-        rps=max(arrivals),
-        capacity_rps=signals.get("replica_capacity_rps", 1.0),
-        idle_s=decision.claim.idle_s,
-        weight=knobs.share_weight,
-        turn_s=knobs.turn_s,
-        gives=acts,
-        silent=decision.claim.silent,
-        spares=spares,
-    )
 
 
 def _claims(each: Decided, decided: Mapping[str, Decided], inbox: Inbox) -> tuple[int, int, str]:

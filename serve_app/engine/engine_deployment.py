@@ -165,9 +165,7 @@ class Engine:
             return None
         model = self._model
         payer = of_variant(model.name, model.variant) if model.variant else model.name
-        prices = settings.usd_per_million_tokens
-        token_prices = prices.get(model.name) or prices.get(model.version_of or "")
-        price = model.hour_price(settings) / model.ranks
+        price, token_prices = model.hour_price(settings) / model.ranks, model.token_prices(settings)
         meter = UsageMeter(payer, model.ranks, price, process_s, token_prices=token_prices)
         store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)

@@ -51,6 +51,7 @@ from serve_app.ingress.versions import Side, Versions, VersionShares
 from serve_app.ledger.budgets import BudgetStore
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
+from serve_app.processes import give_back_memory
 from serve_app.settings.identity import engine_identity
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.storage import batch_database_url, batch_files_url, ledger_url
@@ -66,6 +67,7 @@ from serve_app.zygote.warm_nodes import keep_nodes_warm
 logger = logging.getLogger("ray.serve")
 
 _PUBLISH_S = 1.0
+_GIVE_BACK_S = 60.0
 _MOST_LINKED = 8
 """The traces of one model to which a scaling decision may link."""
 _FRESH_S = 0.5
@@ -164,6 +166,7 @@ class Ingress:
         self._tasks = [
             asyncio.create_task(self._publish_queues()),
             asyncio.create_task(heartbeats.run()),
+            asyncio.create_task(_give_back_memory()),
             asyncio.create_task(
                 keep_report(
                     app,
@@ -202,9 +205,13 @@ class Ingress:
     ) -> Budgets:
         ledger, models = self._settings.ledger, self._settings.models
         gpu_s = {model.name: model.hour_price(ledger) / 3600 for model in models}
+        tokens = {
+            model.name: prices for model in models if (prices := model.token_prices(ledger)) is not None
+        }
+        versions = {model.version_of: model.name for model in models if model.version_of is not None}
         return Budgets(
             BudgetStore(ledger_url(ledger), app, f"{replica} {uuid.uuid4().hex}"),
-            Prices(gpu_s, ledger.usd_per_million_tokens, usage.prices),
+            Prices(gpu_s, tokens, usage.prices, versions=versions),
             lambda: keys.budgets,
             ledger.on_database_error == "serve",
             unwritten_s,
@@ -220,8 +227,7 @@ class Ingress:
         served = next((each for each in self._served if each.name == model.version_of), None)
 
         def is_alone() -> bool:
-            old = None if served is None else served.engine
-            return not isinstance(old, RelayClient) or not len(old.admission.replicas)
+            return all(each.alone for each in self._versions if each.new.name == model.name)
 
         admission = Admission(
             model,
@@ -237,11 +243,13 @@ class Ingress:
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
         if served is not None and isinstance(served.engine, RelayClient):
+            old = next(each for each in self._settings.models if each.name == served.name)
             versions = Versions(
                 Side(served.name, served.engine, served.traffic),
                 Side(model.name, engine, counters),
                 Share.by_settings(model.share, model.shadow, engine_identity(model)),
                 knobs,
+                (model.model, model.revision) == (old.model, old.revision),
             )
             self._versions.append(versions)
             index = self._served.index(served)
@@ -316,6 +324,13 @@ class Ingress:
             for counters in self._counters:
                 counters.publish_queue()
             await asyncio.sleep(_PUBLISH_S)
+
+
+async def _give_back_memory() -> None:
+    """Give memory back every minute: `/metrics` and the page's samples free some in any thread."""
+    while True:
+        await asyncio.sleep(_GIVE_BACK_S)
+        await asyncio.to_thread(give_back_memory)
 
 
 async def _publish_keys(keys: ApiKeyFile, metrics: ApiKeyMetrics) -> None:

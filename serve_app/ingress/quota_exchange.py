@@ -1,7 +1,12 @@
 """One quota over all ingress replicas: each replica has a share of every rate, in proportion to its demand.
 
-Twice a second a replica writes the demand of each key into Ray's key-value store, and reads the demand at
-the other replicas. All replicas compute the shares from the same reports, so the shares add up to the whole.
+Twice a second a replica writes the demand of each key into Ray's key-value store. One replica, the writer,
+reads all these reports and writes their total, which the others read. So the bytes of one replica do not grow
+with the number of replicas, except for the list of those in the total. All replicas compute their shares from
+the same total, so the shares add up to the whole. Any replica may be the writer: if the total is older than
+`_WRITER_LOST_S`, the first one to see this writes the next one. If two do, both totals are right, and the
+writer of the last one goes on.
+
 A replica that is lost writes no reports, and its share goes to the others after `FRESH_S`. If the store does
 not answer, the last shares stay: nobody knows then which replicas are lost.
 
@@ -12,15 +17,15 @@ restart nor a new replica gives a client another minute's worth.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from math import inf
 
 import msgspec
 
 from serve_app.api.quotas import NO_DEMAND, KeyDemand, KeyShare, Quotas
-from serve_app.wire.documents import erase, read_all, write
+from serve_app.wire.documents import QUOTAS, erase, put_document, read_all, read_document, write
 from serve_app.wire.own_clock import OwnClock
 
 logger = logging.getLogger("ray.serve")
@@ -28,11 +33,13 @@ logger = logging.getLogger("ray.serve")
 FRESH_S = 2.0
 """The demand of an older report does not count."""
 INTERVAL_S = 0.5
+_WRITER_LOST_S = 1.5
 _ERASE_S = 60.0
 """An older report is of a replica that was killed."""
-_FLOOR = 0.02
-"""The part of an equal share that a replica without demand keeps, so that it can begin. With N replicas, at
-most 2 % of a limit lie idle for it."""
+_IDLE_SHARE = 0.02
+"""The part of each limit that all replicas share equally, so that a replica without demand can begin."""
+_REMEMBERED = 8
+"""Reports of this replica. The total has one of the last `FRESH_S`."""
 
 
 class _Report(msgspec.Struct, array_like=True):
@@ -40,49 +47,81 @@ class _Report(msgspec.Struct, array_like=True):
 
     at: float
     keys: dict[str, KeyDemand]
+    number: int = 0
+    """It counts the replica's reports."""
 
 
-def share_of(own: float, others: Sequence[float], idle: int = 0) -> float:
-    """Return a replica's share of a rate, by its own demand, the others', and the number without demand.
+class _Total(msgspec.Struct, array_like=True):
+    """The reports of all replicas, added up by one of them."""
+
+    at: float
+    """The Unix time of the writer."""
+    writer: str
+    reports: dict[str, int]
+    """The number of the report that is in the total, by replica. A lost replica is not listed."""
+    keys: dict[str, KeyDemand]
+
+
+def share_of(own: float, others: float, replicas: int) -> float:
+    """Return a replica's share of a rate, by its own demand and that of the other `replicas` together.
 
     The shares of all replicas add up to 1.
     """
-    total, replicas = own + sum(others), 1 + len(others) + idle
-    if not total:
-        return 1.0 / replicas
-    least = _FLOOR * total / replicas
-    weight = max(own, least)
-    return weight / (weight + sum([max(other, least) for other in others]) + idle * least)
+    total = own + others
+    return (1.0 - _IDLE_SHARE) * (own / total) + _IDLE_SHARE / replicas if total else 1.0 / replicas
+
+
+def add_up(reports: Iterable[Mapping[str, KeyDemand]]) -> dict[str, KeyDemand]:
+    """Return the demand of each key in all reports together."""
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for report in reports:
+        for key, demand in report.items():
+            found.setdefault(key, []).append(msgspec.structs.astuple(demand))
+    return {
+        key: KeyDemand(*[round(sum(column), 6) for column in zip(*demands, strict=True)])
+        for key, demands in found.items()
+    }
 
 
 def shares_of(
     own: Mapping[str, KeyDemand],
-    others: Sequence[Mapping[str, KeyDemand]],
-    lost: Sequence[Mapping[str, KeyDemand]] = (),
+    total: Mapping[str, KeyDemand],
+    counted: Mapping[str, KeyDemand],
+    replicas: int,
 ) -> dict[str, KeyShare]:
-    """Return this replica's share of each key in any report, of this replica, the others or lost ones.
+    """Return this replica's share of each key, by its own present demand and the total's of `replicas`.
 
     A new bucket begins with less by what other buckets lack. It begins with a debt only if the replica is
     alone. Among several, it would refuse its part of the rate for minutes.
+
+    Args:
+        own: This replica's demand.
+        total: The demand of all replicas together.
+        counted: This replica's demand in the total.
+        replicas: Their number.
     """
     shares = {}
-    least = 0.0 if others else -inf
-    for key in {*own, *chain(*others, *lost)}:
-        mine, demands = own.get(key, NO_DEMAND), [report[key] for report in others if key in report]
-        used = demands + [report[key] for report in lost if key in report]
-        idle = len(others) - len(demands)
-        tokens = share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle)
-        requests = share_of(mine.requests_per_s, [each.requests_per_s for each in demands], idle)
+    least = 0.0 if replicas > 1 else -inf
+    for key in {*own, *total}:
+        mine = own.get(key, NO_DEMAND)
+        others = _without(total.get(key, NO_DEMAND), counted.get(key, NO_DEMAND))
+        tokens = share_of(mine.tokens_per_s, others.tokens_per_s, replicas)
+        requests = share_of(mine.requests_per_s, others.requests_per_s, replicas)
         shares[key] = KeyShare(
             tokens,
             requests,
-            sum([each.open_requests for each in demands]),
-            sum([each.open_background for each in demands]),
+            others.open_requests,
+            others.open_background,
             mine,
-            max(least, tokens * (1.0 - sum([each.tokens_missing for each in used]))),
-            max(least, requests * (1.0 - sum([each.requests_missing for each in used]))),
+            max(least, tokens * (1.0 - others.tokens_missing)),
+            max(least, requests * (1.0 - others.requests_missing)),
         )
     return shares
+
+
+def _without(total: KeyDemand, counted: KeyDemand) -> KeyDemand:
+    both = zip(msgspec.structs.astuple(total), msgspec.structs.astuple(counted), strict=True)
+    return KeyDemand(*[max(0, round(all_ - own, 6)) for all_, own in both])
 
 
 @dataclass(eq=False)
@@ -95,32 +134,63 @@ class QuotaReports:
     """Seconds on a clock that never goes back."""
     wall: Callable[[], float] = time.time
     """Unix time in seconds."""
+    _number: int = field(default=0, init=False)
+    _sent: deque[tuple[int, Mapping[str, KeyDemand]]] = field(
+        default_factory=lambda: deque(maxlen=_REMEMBERED), init=False
+    )
+    """The newest reports, by number."""
     _own_clock: OwnClock = field(default_factory=OwnClock, init=False)
 
     def exchange(self, demands: Mapping[str, KeyDemand]) -> tuple[int, dict[str, KeyShare]]:
         """Write this replica's demand. Return the number of replicas, and this replica's shares by key.
 
-        It calls Ray's GCS, at about 0.5 ms for each replica.
+        It calls Ray's GCS twice, at about 0.5 ms for each call. The writer of the total calls it five times.
         """
-        prefix = f"quotas/{self.app}/"
-        write(prefix + self.replica, msgspec.json.encode(_Report(self.wall(), dict(demands))))
-        reports = read_all(prefix, msgspec.json.Decoder(_Report).decode)
-        reports.pop(self.replica, None)
+        self._number += 1
+        report = _Report(self.wall(), dict(demands), self._number)
+        write(self._prefix + self.replica, msgspec.json.encode(report))
+        self._sent.append((self._number, demands))
         now = self.clock()
+        total = self._read_total(now)
+        if total is None:
+            total = self._add_up(now)
+            put_document(QUOTAS, self.app, msgspec.to_builtins(total))
+        counted = dict(self._sent).get(total.reports.get(self.replica, 0))
+        replicas = len(total.reports) + (counted is None)
+        return replicas, shares_of(demands, total.keys, counted or {}, replicas)
+
+    @property
+    def _prefix(self) -> str:
+        return f"quotas/{self.app}/"
+
+    def _read_total(self, now: float) -> _Total | None:
+        """Return the total of another replica; None if this replica should write the next one."""
+        total = read_document(QUOTAS, self.app, lambda found: msgspec.convert(found, _Total))
+        if total is None:
+            return None
+        at = self._own_clock.times("total", {total.writer: total.at}, now, self.wall())[total.writer]
+        return None if total.writer == self.replica or now - at > _WRITER_LOST_S else total
+
+    def _add_up(self, now: float) -> _Total:
+        """Return the total of all reports. Erase those of killed replicas."""
+        reports = read_all(self._prefix, msgspec.json.Decoder(_Report).decode)
         stamps = {replica: report.at for replica, report in reports.items()}
         fresh, lost = [], []
         for replica, at in self._own_clock.times("quotas", stamps, now, self.wall()).items():
             if now - at <= FRESH_S:
-                fresh.append(reports[replica].keys)
+                fresh.append(replica)
+                continue
+            left = _left(reports[replica].keys, (now - at) / 60.0)
+            if now - at <= _ERASE_S or any(
+                each.tokens_missing or each.requests_missing for each in left.values()
+            ):
+                lost.append(left)
             else:
-                left = _left(reports[replica].keys, (now - at) / 60.0)
-                if now - at <= _ERASE_S or any(
-                    each.tokens_missing or each.requests_missing for each in left.values()
-                ):
-                    lost.append(left)
-                else:
-                    erase(prefix + replica)
-        return 1 + len(fresh), shares_of(demands, fresh, lost)
+                erase(self._prefix + replica)
+        numbers = {replica: reports[replica].number for replica in fresh}
+        return _Total(
+            self.wall(), self.replica, numbers, add_up([*(reports[each].keys for each in fresh), *lost])
+        )
 
 
 def _left(keys: Mapping[str, KeyDemand], minutes: float) -> dict[str, KeyDemand]:

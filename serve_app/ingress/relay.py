@@ -381,6 +381,8 @@ class _RelayedRequest:
 
     def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
+        if self._request.watch is not None:
+            self._request.watch.fail()
         if (attempt := self._attempt) is not None:
             self._request.lose(time.perf_counter() - attempt.sent_at)
             if self._delivered is not None:

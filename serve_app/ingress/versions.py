@@ -34,6 +34,9 @@ _MOST_COPIES = 16
 """Copies of one ingress replica at once. Further ones are dropped."""
 _BUSIER = 2.0
 """A version whose replicas have so many times the mean requests of all replicas gets no more."""
+_EVEN = 1.5
+"""Latencies are compared while replicas of the new version get up to so many times the requests of others. A
+step takes at most so many times as long then, which the rules tolerate."""
 _READ_S = 0.25
 _COUNTS_TURNS = 4
 
@@ -68,6 +71,8 @@ class Versions(Traffic):
     """The share that the settings give."""
     knobs: Callable[[], Knobs]
     """Returns the present knobs of the new version."""
+    same_weights: bool = True
+    """Whether both have the weights that adapters were made for. If not, the old version has the adapters."""
     memory: BodyMemory | None = None
     """Counts the bodies of copies; None before the first request."""
     share: Share = field(init=False)
@@ -83,7 +88,12 @@ class Versions(Traffic):
     def compares(self) -> bool:
         return 0.0 < self.share.share < 1.0 or self.share.shadow > 0.0
 
-    def apply(self, stored: Share | None) -> None:
+    @property
+    def alone(self) -> bool:
+        """Whether the old version answers no request, not even one that the new version fails."""
+        return self.share.share >= 1.0 and not self.old.ready
+
+    def apply(self, stored: Share) -> None:
         """Apply the stored share, if it replaces the settings."""
         self.share = share = in_force(self.start, stored)
         ends = share.streams == "end" and not share.share
@@ -98,7 +108,9 @@ class Versions(Traffic):
         if is_new and request.adapter is None:
             request.alias = request.asked_model  # the engine knows only the version's name
         if self.compares and self.new.ready:
-            request.watch = AnswerWatch(self.counts[side.name])
+            part = self.share.share
+            even = part * self.old.ready <= _EVEN * (1.0 - part) * self.new.ready
+            request.watch = AnswerWatch(self.counts[side.name], timed=even)
         side.traffic.opened(request)
 
     def first_byte(self, request: EngineRequest) -> None:
@@ -119,13 +131,12 @@ class Versions(Traffic):
             ApiError: as `RelayClient.call`.
         """
         async with AsyncExitStack() as opened:
-            reply = None
             if self._side(request) is self.new:
-                reply = await self._try_new(request, opened)
+                reply = await self._call_new(request, opened)
             else:
-                self._copy(request)
-            if reply is None:
                 reply = await opened.enter_async_context(self.old.client.call(request))
+                if status_outcome(reply.status) == "ok":
+                    self._copy(request)
             if request.watch is not None and reply.stream is None:
                 request.watch.note(reply.body)
             yield reply
@@ -135,34 +146,46 @@ class Versions(Traffic):
 
     def _is_new(self, request: EngineRequest) -> bool:
         share = self.share.share
-        if fraction(self.new.name, request.conversation or request.request_id) >= share:
+        place = fraction(self.new.name, request.conversation or request.request_id)
+        if place >= share or not self._suits(request):
             return False
         if not self.new.ready:
-            return share >= 1.0 and not self.old.ready  # promoted, and at zero
+            return self.alone
         if not self.old.ready:
             return True
         mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
         return self.new.in_flight / self.new.ready <= _BUSIER * mean + self.knobs().queue_target_per_replica
 
-    async def _try_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply | None:
-        """Return the new version's reply; None if the old version should answer."""
-        alone = not self.old.ready
+    def _suits(self, request: EngineRequest) -> bool:
+        """Whether the new version may answer a request: an adapter needs the weights that it was made for."""
+        return request.adapter is None or self.same_weights
+
+    async def _call_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply:
+        """Return the new version's reply, or the old one's if the new one fails or refuses the request.
+
+        A refusal is a failure of the new version if the old one accepts the request.
+        """
+        alone, watch = self.alone, request.watch
         try:
             reply = await opened.enter_async_context(self.new.client.call(request))
-            status = reply.status
+            outcome = status_outcome(reply.status)
         except ApiError as error:
             if alone:
                 raise
-            status = error.status
+            outcome = status_outcome(error.status)
         else:
-            if alone or status_outcome(status) in ("ok", "client_error"):
+            if alone or outcome == "ok":
                 return reply
         await opened.aclose()
-        if request.watch is not None:
-            request.watch = None  # the answer is the old version's
-            failed, counts = status_outcome(status) == "error", self.counts[self.new.name]
-            counts.update(requests=int(failed), errors=int(failed), rescued=1)
-        return None
+        request.watch = None  # the answer is the old version's
+        if watch is not None and outcome == "error":
+            watch.fail()
+        reply = await opened.enter_async_context(self.old.client.call(request))
+        if watch is not None and status_outcome(reply.status) == "ok":
+            self.counts[self.new.name]["rescued"] += 1
+            if outcome == "client_error":
+                watch.fail()
+        return reply
 
     def _copy(self, request: EngineRequest) -> None:
         """Send a copy of some requests to the new version, if it has room."""
@@ -170,7 +193,8 @@ class Versions(Traffic):
         if memory is None or fraction("copy", request.request_id) >= self.share.shadow:
             return
         busy = len(self._copies) >= _MOST_COPIES or 4 * memory.used_bytes > memory.limit_bytes
-        if busy or not self.new.ready or request.is_background or request.operation not in GENERATING:
+        wanted = self._suits(request) and not request.is_background and request.operation in GENERATING
+        if busy or not self.new.ready or not wanted:
             return
         kept = BodyShare(memory, "copies for new versions")
         try:
@@ -199,7 +223,9 @@ class Versions(Traffic):
         last = before = b""
         try:
             async with self.new.client.call(copy) as reply:
-                copy.outcome = status_outcome(reply.status)
+                outcome = status_outcome(reply.status)
+                # The old version has accepted the same request.
+                copy.outcome = "error" if outcome == "client_error" else outcome
                 if copy.watch is not None:
                     copy.watch.note(reply.body)
                 if reply.stream is not None:
@@ -266,7 +292,8 @@ class VersionShares:
             try:
                 stored = await asyncio.to_thread(read_shares, self.app)
                 for each in self.versions:
-                    each.apply(stored.get(each.new.name))
+                    if (share := stored.get(each.new.name)) is not None:  # else it has just been removed
+                        each.apply(share)
                 turn += 1
                 compared = [each for each in self.versions if each.compares]
                 if compared and not turn % _COUNTS_TURNS:

@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,23 @@ def own_version(config: ReplicaConfig) -> str | None:
 
 _stop_first: dict[tuple[str, str], frozenset[str]] = {}
 """By application and deployment, the replicas to stop first. Only in Ray Serve's controller."""
+
+
+def metric_reports(ctx: Any) -> Mapping[Any, Mapping[str, Sequence[Any]]]:
+    """Return the newest report of each running replica of an autoscaling context: by replica and metric.
+
+    Ray's `raw_metrics` has the same by metric and replica. Laying out 1,000 reports so, and reading them
+    back, took a fifth of a decision about 100 models.
+    """
+    state = getattr(getattr(ctx, "_raw_metrics_value", None), "__self__", None)
+    if state is not None:
+        known = state._replica_metrics
+        return {replica: known[replica].metrics for replica in ctx.running_replicas if replica in known}
+    reports: dict[Any, dict[str, Sequence[Any]]] = {}
+    for name, column in (ctx.raw_metrics or {}).items():
+        for replica, series in column.items():
+            reports.setdefault(replica, {})[name] = series
+    return reports
 
 
 def stop_first(app: str, deployment: str, replicas: Collection[str]) -> None:

@@ -3,9 +3,9 @@
 Each rule counts trials and bad trials of both versions, over the same minutes. The evidence against "the new
 version is no worse" is the wealth of a gambler who bets on the next counts: an e-process. If the versions are
 equal, the wealth exceeds 1/a at any time with probability a at most (Ville). The bound holds for any number
-of looks, and while the share of bad trials changes over the day, because each look compares the two versions
-of this look alone. One look multiplies the wealth by `MOST_PER_LOOK` at most. So a burst of bad trials with
-one cause is not evidence enough.
+of looks, and while the share of bad trials changes over the day, because each bet is on the trials since the
+last one. One bet multiplies the wealth by `MOST_PER_LOOK` at most. So a burst of bad trials with one cause is
+not evidence enough.
 
 The bets are those of Turner, Ly and Grünwald (2021, arXiv:2106.02693): likelihood ratios of two shares of bad
 trials against their common mean. A part of the wealth is bet on each of `RISES`. Half of the wealth is bet
@@ -64,6 +64,8 @@ class Evidence:
     """The wealth that is not bet yet."""
     new: Trials = (0.0, 0.0)
     old: Trials = (0.0, 0.0)
+    bet: tuple[Trials, Trials] = ((0.0, 0.0), (0.0, 0.0))
+    """The part of the new and the old version's trials that has been bet on."""
 
     @property
     def value(self) -> float:
@@ -76,7 +78,7 @@ class Evidence:
         return rate(self.new) - rate(self.old)
 
     def learn(self, new: Trials, old: Trials, spend: float) -> "Evidence":
-        """Return the evidence after a look.
+        """Return the evidence after a look. Trials wait for a bet until both versions have some.
 
         Args:
             new, old: The trials since the last look.
@@ -84,12 +86,18 @@ class Evidence:
         """
         spent = min(spend, self.unspent)
         stakes = [each + spent / len(RISES) for each in self.wealth]
-        if new[1] and old[1]:
-            usual = (self.old[0] + 0.5) / (self.old[1] + 20.0)
+        sums, bet = (_sum(self.new, new), _sum(self.old, old)), self.bet
+        (bad_new, news), (bad_old, olds) = (
+            (after[0] - before[0], after[1] - before[1]) for after, before in zip(sums, bet, strict=True)
+        )
+        if news and olds:
+            usual = (bet[1][0] + 0.5) / (bet[1][1] + 20.0)
             stakes = [
-                stake * bet_factor(new, old, usual, rise) for stake, rise in zip(stakes, RISES, strict=True)
+                stake * bet_factor((bad_new, news), (bad_old, olds), usual, rise)
+                for stake, rise in zip(stakes, RISES, strict=True)
             ]
-        return Evidence(tuple(stakes), self.unspent - spent, _sum(self.new, new), _sum(self.old, old))
+            bet = sums
+        return Evidence(tuple(stakes), self.unspent - spent, *sums, bet)
 
 
 def bet_factor(new: Trials, old: Trials, usual: float, rise: float) -> float:

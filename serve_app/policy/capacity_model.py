@@ -7,9 +7,10 @@ Both follow from the seconds of one step of continuous batching:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.quick_dataclass import quick_dataclass
 
 MOST_REPLICAS = 1_000_000
 KV_FILL = 0.9
@@ -24,7 +25,7 @@ _LARGEST_POOL = 64
 """In a larger fleet hardly any request waits."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Mix:
     """The mean request of one model, in tokens."""
 
@@ -43,7 +44,7 @@ class Mix:
         return self.prompt_tokens + self.output_tokens / 2
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds: `base_s` for each step, and what each sequence, KV token and prefill token adds to it."""
 
@@ -74,7 +75,7 @@ class StepTime:
         return self.sequence_s(mix) * mix.output_tokens + self.prefill_s(mix)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Feasibility:
     """The latencies of an empty replica, whether they meet the targets, and the limits for sizing a fleet."""
 
@@ -222,7 +223,7 @@ def _largest(high: float, holds: Callable[[float], bool]) -> float:
     return max(low, above * 1e-3)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Sizing:
     """The learned capacity of a replica for the mean request of one model."""
 
@@ -233,8 +234,9 @@ class Sizing:
     """Requests per second at which a replica keeps its ITL target; see `itl_rps`."""
     headroom: float = 0.0
     """Replicas in addition to those that the load needs, in units of their square root."""
-    _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """A cache, because one decision needs the same few capacities many times."""
+    by_pool: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+    """A cache of `rps`, because one decision needs the same few capacities many times. None depends on
+    `headroom`."""
 
     @property
     def feasibility(self) -> Feasibility:
@@ -244,9 +246,9 @@ class Sizing:
     def rps(self, replicas: int) -> float:
         """Return the requests per second of one replica among `replicas`."""
         pool = min(max(replicas, 1), _LARGEST_POOL)
-        if pool not in self._by_pool:
-            self._by_pool[pool] = ttft_rps(self.step, self.mix, self.knobs, self.itl_rps, pool)
-        return self._by_pool[pool]
+        if pool not in self.by_pool:
+            self.by_pool[pool] = ttft_rps(self.step, self.mix, self.knobs, self.itl_rps, pool)
+        return self.by_pool[pool]
 
     def replicas(self, rps: float) -> int:
         """Return the fewest replicas for `rps` requests per second, including headroom."""

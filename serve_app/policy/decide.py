@@ -7,7 +7,7 @@ Call `next_decision` about once a second; any interval works.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Literal
 
 from serve_app.policy import background, reasons
@@ -16,6 +16,7 @@ from serve_app.policy.inputs import Inputs, learn
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import Need, PolicyState
 from serve_app.settings.knobs import Knobs, scheduled_minimum
+from serve_app.wire.quick_dataclass import quick_dataclass
 
 _LONGEST_GAP_S = 600.0
 """After a longer gap between decisions, delays begin anew. A restart of Ray's controller takes far less."""
@@ -32,7 +33,7 @@ _AGES_KEPT = 20
 ClampName = Literal["bounds", "delay", "signals", "batch_limit", "mode", "share"]
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Term:
     """One term: the replicas that it needs, and why."""
 
@@ -41,7 +42,7 @@ class Term:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Clamp:
     """A limit that kept the target from the need of the terms, and its effect."""
 
@@ -49,7 +50,7 @@ class Clamp:
     effect: str
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Claim:
     """What the model may ask of a fleet that models share (`fleet_share`)."""
 
@@ -62,7 +63,7 @@ class Claim:
     """Whether too few replicas report to say anything; then no replica may be taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Decision:
     """The target, the reasons, and the numbers behind the decision."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from serve_app.wire.quick_dataclass import quick_dataclass
 
 _RATIO = 1.05
 """The ratio of neighbouring bins: demands are known to 5 %."""
@@ -22,7 +24,7 @@ _FORGOTTEN = 1e-3
 """A bin with fewer requests is dropped. A bound on the share of requests would drop quiet hours."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Arrivals:
     """The requests that arrive, per second."""
 
@@ -38,7 +40,7 @@ class Arrivals:
     last_60s_rps: float
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Forecast:
     """The demand to allow for until a new replica is ready, in requests per second."""
 
@@ -56,7 +58,7 @@ class Forecast:
     known_minutes: float
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Rises:
     """A fading histogram of the rises of demand within a cold start. A new request weighs 1."""
 
@@ -81,7 +83,7 @@ class Rises:
         return Rises(_fade_weights(self.weights, fade), self.requests * fade, self.squares * fade)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class DemandHistogram:
     """A fading histogram of the demands at which requests arrived. A new request weighs 1."""
 
@@ -206,7 +208,7 @@ MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * MINUTE
 """Enough buckets for a rise over the longest cold start."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Demand:
     """Arrivals in buckets of five seconds, oldest first, the last one still filling."""
 

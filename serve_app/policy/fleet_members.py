@@ -236,12 +236,16 @@ def _victims(
 ) -> list[Victim]:
     """Return the replicas of `node` that must go, none of them needlessly; none if they are not enough."""
     candidates: list[tuple[tuple[float, ...], Victim]] = []
+    of_model: dict[str, int] = {}
+    """By name, how many replicas of all variants may go."""
     for member in members:
         left = _left(member, taken)
-        # A model's last replica goes to models without any, not to those that want one more.
-        siblings = members if member.has_sibling else [member]
-        of_model = sum(_left(each, taken) for each in siblings if each.name == member.name)
-        spare = min(left - member.minimum, of_model - int(not taker.has_none)) if member.gives else 0
+        siblings = [m for m in members if m.name == member.name] if member.has_sibling else [member]
+        # A model's last replica goes to models without any, not to those that want one more. A replica that
+        # the model itself ends is none.
+        all_left = left + sum(min(_left(m, taken), m.wanted) for m in siblings if m is not member)
+        of_model[member.name] = min(of_model.get(member.name, all_left), all_left - int(not taker.has_none))
+        spare = min(left - member.minimum, of_model[member.name]) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
         if (
@@ -261,7 +265,8 @@ def _victims(
     for _, victim in sorted(candidates, key=lambda candidate: candidate[0]):
         if not (short := lacking(free, taker.need)):
             break
-        if any(victim[0].need.get(name, 0.0) > 0 for name in short):
+        if of_model[victim[0].name] > 0 and any(victim[0].need.get(name, 0.0) > 0 for name in short):
+            of_model[victim[0].name] -= 1
             victims.append(victim)
             add(free, victim[0].need)
     if lacking(free, taker.need):

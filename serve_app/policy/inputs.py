@@ -1,7 +1,7 @@
 """The inputs of a decision about one model: its replicas and their reports, sums, and learned numbers."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from serve_app.policy.capacity_model import MOST_REPLICAS, Sizing, StepTime, itl_rps, slow_share
 from serve_app.policy.demand import Arrivals, Forecast, forecast, rise_s
@@ -9,6 +9,7 @@ from serve_app.policy.reports import Observation, Snapshot, latency, observe
 from serve_app.policy.state import BackgroundWork, Minute, Need, PolicyState, Waiting
 from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.quick_dataclass import quick_dataclass
 
 _STARTS_IN_WINDOW = 4.0
 _SHORTEST_WINDOW_S = 10.0
@@ -44,7 +45,7 @@ def scale_down_window_s(knobs: Knobs, start_s: float) -> float:
     return given if given is not None else window_s
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Inputs:
     """One model at `now`, Unix time in seconds."""
 
@@ -184,7 +185,7 @@ def learn(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> t
     state = learn_interference(state, judged, missed[1], sizing, state.demand.weighted_rps(now), now)
     given = knobs.starting_values
     kv_cache_tokens = state.kv_cache_tokens or (given.kv_cache_tokens if given is not None else None) or 0
-    sizing = replace(sizing, itl_rps=itl_rps(step, mix, knobs, kv_cache_tokens, state.interference))
+    sizing = Sizing(step, mix, knobs, itl_rps(step, mix, knobs, kv_cache_tokens, state.interference))
     load = max(state.demand.recent(now)) / max(sizing.rps(snapshot.ready), 1e-9)
     state = learn_headroom(state, judged, missed, knobs, snapshot.ready, load, snapshot.horizon_s, now)
     sizing = replace(sizing, headroom=knobs.headroom + state.learned_headroom)
@@ -297,6 +298,8 @@ def ttft_missed(seen: Observation, knobs: Knobs) -> float:
 
 def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
     """Return the state with the mean of ready replicas over the time that reported latencies cover."""
+    if state.ready_mean == ready:
+        return state
     if not ready or state.ready_mean <= 0:
         return replace(state, ready_mean=float(ready))
     keep = math.exp(-state.elapsed_s(now) / _REPORTED_S)

@@ -2,17 +2,18 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import hypot, inf, isfinite
 from operator import attrgetter
 
 from serve_app.policy.state import EngineTotals, IngressTotals, MixSums, PolicyState
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Percentile
 from serve_app.wire.batches import NO_BATCHES, BatchBacklog
+from serve_app.wire.quick_dataclass import quick_dataclass
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Snapshot:
     """The replicas of one model and their reports. A replica without a report is absent from the mappings."""
 
@@ -80,7 +81,7 @@ def _if_measured(start_s: float | None) -> float | None:
     return start_s if start_s is not None and 0 < start_s < inf else None
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Latency:
     """One part of latency over the last 30 s, by replica, in seconds."""
 
@@ -113,7 +114,7 @@ class Latency:
         return min(max(above / (100.0 * self.count), 0.0), 1.0) if self.rows else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Observation:
     """Sums over the fresh reports about one model at one moment."""
 

@@ -5,7 +5,7 @@ times, the size of the KV cache and the interference belong to the replaced repl
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from math import inf
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.policy.variant_state import VariantMixState
+from serve_app.wire.quick_dataclass import quick_dataclass
 from serve_app.wire.signals import BYTES_PER_TOKEN
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
@@ -30,7 +31,7 @@ _PRIOR_LATE = 1000.0
 _MOST_INTERFERENCE = 8.0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class MixSums:
     """Fading sums over finished requests and arrivals; the mix is their means."""
 
@@ -79,7 +80,7 @@ def _share_kept(requests: float, elapsed_s: float) -> float:
     return 1.0 - min(elapsed_s / _MIX_MEMORY_S, requests / _LEAST_MIX_MEMORY, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Minute:
     """The requests and tokens served within a minute, and how many were late for lack of replicas."""
 
@@ -92,7 +93,7 @@ class Minute:
     late_tokens: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class EngineTotals:
     """The totals of an engine replica at its last report."""
 
@@ -104,7 +105,7 @@ class EngineTotals:
     output_tokens: float
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class IngressTotals:
     """The totals of an ingress replica: arrivals, and the bytes of their bodies."""
 
@@ -112,7 +113,7 @@ class IngressTotals:
     bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Waiting:
     """The queue at `at`, in engines and in the ingress."""
 
@@ -121,7 +122,7 @@ class Waiting:
     tokens: float
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class BackgroundWork:
     """A time in which the lane `background` has had work, with pauses shorter than the scale-down window."""
 
@@ -130,7 +131,7 @@ class BackgroundWork:
     """When work was last seen."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Need:
     """The replicas that the load needed at `at`."""
 
@@ -138,7 +139,7 @@ class Need:
     replicas: int
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class PolicyState:
     """The memory about one model. The default is an empty memory."""
 
@@ -239,7 +240,7 @@ _FRESH = PolicyState()
 _FORMER_MIX = 25.0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Memory:
     """A policy's state, the identity of its replicas, and what was learned about earlier replicas."""
 

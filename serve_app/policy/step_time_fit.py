@@ -1,11 +1,12 @@
 """Fit the step-time model to the replicas' steps: weighted least squares with a weak prior."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from operator import itemgetter, mul
 from typing import Self
 
 from serve_app.policy.capacity_model import StepTime
+from serve_app.wire.quick_dataclass import quick_dataclass
 
 # With these units the four products have a similar size, a few milliseconds, so the fit is well conditioned:
 # one step, 10 sequences, 10,000 tokens of KV cache, 1,000 prefill tokens.
@@ -33,7 +34,7 @@ def _diagonal(weights: Sequence[float]) -> tuple[float, ...]:
     return tuple(weights[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE))
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class StepTimeFit:
     """The normal equations of the steps seen, added to those of the prior. Coefficients are never negative.
 

@@ -153,7 +153,7 @@ def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState
     memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported)
     # Nodes are not short because another model's replica still drains.
     pending = 0 if each.takes else snapshot.pending
-    memory = memory.learn_nodes(pending, snapshot.pending_s, each.placed, now)
+    memory = memory.learn_nodes(pending, snapshot.pending_s, each.placed, now, given=each.takes)
     return memory.learn_ends(left, snapshot.horizon_s, each.serves_s, now)
 
 

@@ -3,10 +3,12 @@
 The rule: the decision about a model gives the needed work, in requests per second. The best mix is the
 cheapest one whose replicas do this work within the targets. A variant that is too slow for the targets does
 none of it, and a dry variant gets no more replicas. Of a preemptible variant, as many replicas count for
-nothing as may end at once. The present mix grows and shrinks with the work by the cheapest steps. It is left
-for a better one only when the money that it has cost too much since the last move exceeds the cost of the
-move, which is the price of the new replicas while they start. So a move is never dearer than staying would
-have been, and the mix cannot flap. Old replicas stay until the new ones are ready.
+nothing as may end at once. The present mix grows and shrinks with the work by the cheapest steps. A step to
+dearer work than that of another variant, such as a small last replica, must save a fifth of the price,
+because further growth undoes it. The mix is left for a better one only when the money that it has cost too
+much since the last move exceeds the cost of the move: the price of the new replicas while they start, twice
+for dear work. So a move is never dearer than staying would have been, and the mix cannot flap. Old replicas
+stay until the new ones are ready.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,6 +21,9 @@ from serve_app.policy.variant_state import VariantMixState, Work
 _ROUNDING = 1e-6
 _LONGEST_STEP_S = 60.0
 """Money is counted for at most so long at one decision."""
+_KEPT_STARTS = 4.0
+"""A replica of a dear variant is worth its start if it serves for so many starts. Then at most a fifth of its
+time was its start."""
 
 Counts = Mapping[str, int]
 """Replicas by variant."""
@@ -116,7 +121,9 @@ def choose(
     if saves > _ROUNDING and covers(usable, best, needed):
         elapsed_s = 0.0 if state.last_at is None else min(max(0.0, now - state.last_at), _LONGEST_STEP_S)
         regret_usd = state.regret_usd + saves * elapsed_s / 3600.0
-        moves = regret_usd >= cost_of_move(usable, stay, best)
+        # Dear work is left again when the work grows.
+        return_usd = cost_of_move(_dear(usable, stay), stay, best)
+        moves = regret_usd >= cost_of_move(usable, stay, best) + return_usd
     goal = best if moves else stay
     if not covers(usable, goal, needed):  # nothing else is left, so dry variants are asked for nodes too
         goal = cheapest(_hopeful(usable), needed, on_demand, goal)
@@ -176,38 +183,57 @@ def cheapest(offers: Sequence[Offer], work_rps: float, on_demand: int, base: Cou
     Each set of variants is tried. Within a set, the variant with the cheapest work comes first, and the last
     replica is the cheapest one that is enough.
     """
-    best: Counts = {}
-    least = (inf, inf, inf, inf)
-    for chosen in _subsets(offers):
-        counts = _fill(offers, chosen, work_rps, on_demand, base or {})
-        served = sum(offer.serves_rps(counts[offer.name]) for offer in offers)
-        missing = max(0.0, work_rps - served)
-        missing = 0.0 if missing <= _ROUNDING * max(1.0, work_rps) else missing
-        # Spare replicas do work too until their nodes end. Without enough others they are all that is left.
-        spare = sum(offer.capacity_rps * counts[offer.name] for offer in offers)
-        lacking = max(0.0, work_rps - spare) if missing else 0.0
-        rank = (missing, lacking, cost(offers, counts), sum(counts.values()))
-        if rank < least:
-            best, least = counts, rank
-    return best
+    found = (_fill(offers, chosen, work_rps, on_demand, base or {}) for chosen in _subsets(offers))
+    return min(found, key=lambda counts: _rank(offers, counts, work_rps, cost(offers, counts)))
 
 
 def follow(offers: Sequence[Offer], work_rps: float, on_demand: int, goal: Counts) -> Counts:
-    """Return `goal`, with the cheapest changes that do the work and no more."""
+    """Return `goal`, with the cheapest changes that do the work and no more.
+
+    When the work grows further, a new replica of a dear variant soon has to go. Its start then was in vain,
+    so its price counts with a share of the price of its start.
+    """
     kept = {offer.name: min(max(goal.get(offer.name, 0), offer.least), offer.ceiling) for offer in offers}
-    if not any(kept.values()):
-        return cheapest(offers, work_rps, on_demand)
-    grown = dict(cheapest(offers, work_rps, on_demand, kept))
+    dear = _dear(offers, kept)
+
+    def rank(counts: Counts) -> tuple[float, float, float, int]:
+        new = cost(dear, {name: max(0, count - kept[name]) for name, count in counts.items()})
+        return _rank(offers, counts, work_rps, cost(offers, counts) + new / _KEPT_STARTS)
+
+    grown = (_fill(offers, chosen, work_rps, on_demand, kept) for chosen in _subsets(offers))
+    return min((_shrink(offers, counts, work_rps, on_demand) for counts in grown), key=rank)
+
+
+def _dear(offers: Sequence[Offer], counts: Counts) -> list[Offer]:
+    """Return the offers whose work is dearer than that of another variant with room for more replicas."""
+    least = min((each.usd_per_work for each in offers if each.ceiling > counts[each.name]), default=inf)
+    return [each for each in offers if each.usd_per_work > least]
+
+
+def _shrink(offers: Sequence[Offer], counts: Counts, work_rps: float, on_demand: int) -> Counts:
+    """Return `counts` without the replicas that the work does not need, those with the dearest work first."""
+    certain = [offer.name for offer in offers if not offer.preemptible]
+    least_certain = min(on_demand, sum(counts[name] for name in certain))
     for offer in sorted(offers, key=lambda each: -each.usd_per_work):
-        while grown[offer.name] > offer.least:
-            fewer = {**grown, offer.name: grown[offer.name] - 1}
-            certain = sum(fewer[each.name] for each in offers if not each.preemptible)
-            if not covers(offers, fewer, work_rps) or certain < min(
-                on_demand, sum(grown[each.name] for each in offers if not each.preemptible)
-            ):
+        while counts[offer.name] > offer.least:
+            fewer = {**counts, offer.name: counts[offer.name] - 1}
+            if not covers(offers, fewer, work_rps) or sum(fewer[name] for name in certain) < least_certain:
                 break
-            grown = fewer
-    return grown
+            counts = fewer
+    return counts
+
+
+def _rank(
+    offers: Sequence[Offer], counts: Counts, work_rps: float, usd_per_hour: float
+) -> tuple[float, float, float, int]:
+    """Put counts that do the work first, then cheap ones, then few replicas."""
+    served = sum(offer.serves_rps(counts[offer.name]) for offer in offers)
+    missing = max(0.0, work_rps - served)
+    missing = 0.0 if missing <= _ROUNDING * max(1.0, work_rps) else missing
+    # Spare replicas do work too until their nodes end. Without enough others they are all that is left.
+    spare = sum(offer.capacity_rps * counts[offer.name] for offer in offers)
+    lacking = max(0.0, work_rps - spare) if missing else 0.0
+    return missing, lacking, usd_per_hour, sum(counts.values())
 
 
 def _subsets(offers: Sequence[Offer]) -> Iterator[frozenset[str]]:

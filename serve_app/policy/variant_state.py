@@ -46,6 +46,8 @@ class VariantState:
     node_waits_s: tuple[float, ...] = ()
     """How long the last nodes took to come."""
     pending_s: float = 0.0
+    given: bool = False
+    """Whether the next place is one that another model gives, and no new node."""
     placed: int = 0
     """Replicas with a node at the last decision."""
     had: int = 0
@@ -90,7 +92,9 @@ class VariantState:
             spare += 1
         return spare
 
-    def learn_nodes(self, pending: int, pending_s: float, placed: int, now: float) -> Self:
+    def learn_nodes(
+        self, pending: int, pending_s: float, placed: int, now: float, *, given: bool = False
+    ) -> Self:
         """Return the memory after a look at the nodes.
 
         Args:
@@ -98,13 +102,14 @@ class VariantState:
             pending_s: For how long.
             placed: Replicas that have one.
             now: Unix time in seconds.
+            given: Whether another model gives its place to the replica that waits, so that no node comes.
         """
-        state = self
+        state = replace(self, given=self.given or given)
         if placed > max(self.placed, self.had if self.is_dry(now) else 0) and self.since is not None:
-            waits = (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:]
-            state = replace(self, node_waits_s=waits, try_at=None, try_wait_s=0.0, had=0)
+            waits = self.node_waits_s if state.given else (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:]
+            state = replace(state, node_waits_s=waits, given=False, try_at=None, try_wait_s=0.0, had=0)
         elif pending and pending_s > max(self.usual_wait_s, self.try_wait_s) and not self.is_dry(now):
-            state = replace(self._run_dry(now), had=placed)
+            state = replace(state._run_dry(now), had=placed)
         since = now if self.since is None or self.since > now else max(self.since, now - _MOST_WATCHED_S)
         return replace(state, placed=placed, pending_s=pending_s if pending else 0.0, since=since)
 

@@ -46,8 +46,10 @@ class BatchWork:
     """The validation of the input file, or the join of the results."""
     trouble: str = ""
     """Why a store failed in the last step; "" if none did."""
+    status: str = ""
+    """Its last known status."""
     failures: int = 0
-    """The failures of this batch alone, in a row."""
+    """The failures of this batch alone, in a row, in this status."""
     fault: LineError | None = None
     """Why the batch must fail."""
     model: str = ""
@@ -64,6 +66,11 @@ class BatchWork:
         """The lines in flight that fit into the batch's memory, at least one."""
         line_bytes = max(1.0, self.mean_bytes + self.mean_answer_bytes)
         return max(1, int((_MOST_BYTES - self.answered_bytes) / line_bytes))
+
+    def note_status(self, status: str) -> None:
+        """Note the status. A new one ends what failed before: another runner may have got further."""
+        if status != self.status:
+            self.status, self.failures, self.fault = status, 0, None
 
     def cancel_calls(self) -> list[asyncio.Task[None]]:
         """Cancel the calls to ingress replicas, and return them."""

@@ -134,6 +134,7 @@ class Runner:
             work = self._work[batch.id]
             if batch.id in in_step:
                 continue
+            work.note_status(batch.status)
             open_ = min(now, self._wall()) < batch.expires_at  # both, since wall time set the window
             unended = open_ and (batch.left or work.in_flight) and not work.fault
             if batch.status == "in_progress" and unended:

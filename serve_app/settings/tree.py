@@ -23,7 +23,7 @@ from serve_app.settings.keys_file import KeysFile
 from serve_app.settings.model_names import LoraSettings, version_base
 from serve_app.settings.oidc import OidcSettings
 from serve_app.settings.settings_error import SettingsError
-from serve_app.settings.storage import BatchSettings, LedgerSettings
+from serve_app.settings.storage import BatchSettings, LedgerSettings, TokenPrices
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
 
@@ -286,6 +286,11 @@ class ModelSettings(ReplicaSettings):
             return max(variant.usd_per_hour for variant in self.variants)
         return self.ranks * ledger.gpu_hour_price(self.device, self.accelerator_type)
 
+    def token_prices(self, ledger: LedgerSettings) -> TokenPrices | None:
+        """Return the prices of tokens, of a version by default its model's; None if GPU time is paid."""
+        prices = ledger.usd_per_million_tokens
+        return prices.get(self.name) or prices.get(self.version_of or "")
+
     @property
     def spans_nodes(self) -> bool:
         return self.ranks > 1 and self.placement_group_strategy != "STRICT_PACK"
@@ -407,8 +412,7 @@ class AppSettings(ClosedModel):
     def check_keys(self, keys: KeysFile) -> None:
         """Raise SettingsError if a file of keys has a budget that these settings cannot keep."""
         ledger = self.ledger
-        by_tokens = ledger.usd_per_million_tokens
-        is_priced = any(model.name in by_tokens or model.hour_price(ledger) for model in self.models)
+        is_priced = any(model.token_prices(ledger) or model.hour_price(ledger) for model in self.models)
         problems = (
             (ledger.enabled, "ledger.enabled = false: must be true"),
             (ledger.currency == "USD", f"ledger.currency = {ledger.currency!r}: must be 'USD'"),

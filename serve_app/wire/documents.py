@@ -28,6 +28,8 @@ DECISIONS = "decisions"
 """Written by the policy: the ring of decision records."""
 WARMED = "warmed"
 """Written by ingress replicas: `(node, model)` for each node with a zygote that has imported vLLM for it."""
+QUOTAS = "quota_total"
+"""Written by one of the ingress replicas: the demand of API keys at all of them."""
 LEARNED = "learned"
 """Written by the policy: its learned values, for the policy of the next controller."""
 

@@ -4,8 +4,10 @@ A replica reports flat numbers, because Ray Serve carries nothing else from a re
 names are used on the wire, in the decision records and in the documentation.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Generic, TypeVar
+
+from serve_app.wire.quick_dataclass import quick_dataclass
 
 S = TypeVar("S")
 
@@ -19,7 +21,7 @@ ENGINE_IDENTITY = "engine_identity"
 """The metric of an engine replica for its identity: `identity_number` of `serve_app.settings.identity`."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class EngineSignals:
     """The signals of one engine replica. Totals count since its start. The rest covers the last seconds."""
 
@@ -86,7 +88,7 @@ BYTES_PER_TOKEN = 4
 ratio of English text. A JSON body adds little to a long prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class IngressSignals:
     """One ingress replica's signals about one model. Held requests are queued for a cold start."""
 
@@ -104,7 +106,7 @@ class IngressSignals:
     background_held_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class Reading(Generic[S]):
     """A report and its age in seconds."""
 

@@ -22,6 +22,11 @@ def read_shares(app: str) -> dict[str, Share]:
     return read_all(f"share/{app}/", msgspec.json.Decoder(Share).decode)
 
 
+def forget_share(app: str, version: str) -> None:
+    """Remove the share of a version that is no longer served."""
+    erase(f"share/{app}/{version}")
+
+
 class Counts(msgspec.Struct, frozen=True):
     """The counts of one ingress replica, written at Unix time `at`, by model or version."""
 

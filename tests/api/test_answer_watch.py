@@ -14,7 +14,7 @@ def counted(*parts: bytes, **changed: Any) -> dict[str, int]:
     watch = AnswerWatch(counts)
     for part in parts:
         watch.note(part)
-    given = {"lost": False, "ttft_s": None, "itl_s": None, "tokens": 9, "caller": ANYONE, "outcome": "ok"}
+    given = {"ttft_s": None, "itl_s": None, "tokens": 9, "caller": ANYONE, "outcome": "ok"}
     given |= changed
     watch.count(given.pop("outcome"), **given)
     return {name: value for name, value in counts.items() if value}
@@ -73,7 +73,6 @@ def test_only_answers_without_text_are_empty() -> None:
     ("changed", "expected"),
     [
         ({"outcome": "error"}, {"requests": 1, "errors": 1}),
-        ({"lost": True, "tokens": None}, {"requests": 1, "errors": 1}),
         ({"outcome": "rejected"}, {"refused": 1}),
         ({"outcome": "client_error"}, {}),
         ({"outcome": "abandoned"}, {}),
@@ -83,3 +82,15 @@ def test_only_answers_without_text_are_empty() -> None:
 )
 def test_outcomes_are_counted(changed: dict[str, Any], expected: dict[str, int]) -> None:
     assert counted(**changed) == expected
+
+
+@pytest.mark.parametrize("outcome", ["ok", "error", "abandoned"])
+def test_a_loss_counts_once_and_at_once(outcome: str) -> None:
+    counts = Counter[str]()
+    watch = AnswerWatch(counts)
+    watch.fail()
+    watch.fail()
+    assert counts == {"requests": 1, "errors": 1}
+    watch.count(outcome, ttft_s=None, itl_s=None, tokens=None, caller=ANYONE)
+
+    assert (counts["requests"], counts["errors"]) == (1, 1)

@@ -408,6 +408,15 @@ def test_prices_are_learned_from_the_ledger(fleet: Fleet) -> None:
     assert prices.most(background, 1000, 100) == pytest.approx(5.5)
 
 
+def test_a_version_may_be_dearer_than_its_model() -> None:
+    dear = TokenPrices(prompt=1e6, completion=1e6)
+    by_tokens = Prices({}, {"tide": PER_TOKEN, "tide@new": dear}, versions={"tide": "tide@new"})
+    by_time = Prices({"tide": 1.0, "tide@new": 3.0}, {}, versions={"tide": "tide@new"})
+
+    assert by_tokens.most(request(), 10, 5) == pytest.approx(15.0)
+    assert by_time.most(request(), 0, 50) == pytest.approx(3.0)
+
+
 async def test_a_replica_learns_prices_and_publishes_shares(fleet: Fleet) -> None:
     fleet.pay(2.4)
     prices = Prices({}, {}, fleet.ledger.prices)
@@ -496,3 +505,38 @@ async def test_usage_says_what_budgets_have_left(
             "until": "2027-01-31T23:00:00+00:00",
         }
         assert document["data"][0]["cost"] == document["budgets"][0]["spent"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "money"),
+    [
+        ("/v1/chat/completions", {"max_tokens": 5, "n": 3}, 15.0),
+        ("/v1/chat/completions", {}, 2048.0),
+        ("/v1/chat/completions", {"n": 2}, 4096.0),
+        ("/v1/completions", {"prompt": ["a", "b", "c"], "max_tokens": 5}, 15.0),
+        ("/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 5, "n": 2}, 20.0),
+        ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 5}, 5.0),
+        ("/v1/completions", {"prompt": ["a", "b"]}, 4096.0),
+    ],
+)
+async def test_all_answers_of_a_request_are_reserved(
+    fleet: Fleet, http: Server, path: str, body: dict[str, Any], money: float
+) -> None:
+    """A dollar for each token of an answer, and a context of 2,048 tokens."""
+    messages = [] if "prompt" in body else [{"role": "user", "content": "sea"}]
+    fleet.budgets["key/web"] = fleet.budgets["team/shop"] = Budget(usd=10_000.0, per="day")
+    reply = await http.http.post(path, json={"model": "tide", "messages": messages} | body, headers=by("web"))
+
+    assert 10_000.0 - float(reply.headers["x-tideserve-budget-remaining"]) == money
+
+
+async def test_all_prompts_of_a_request_are_reserved(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.budgets["key/web"] = Budget(usd=100_000.0, per="day")
+    replica = fleet.replica(prices=Prices({}, {"tide": TokenPrices(prompt=1e6, completion=0.0)}))
+    (tmp_path / "keys.yaml").write_text("keys: [{name: web, key: sk-web, budget: {usd: 1, per: day}}]")
+    keys = ApiKeyFile(str(tmp_path / "keys.yaml"))
+    server = Server(api_keys=keys, budgets=replica, max_body_bytes=1 << 16)
+    body = {"model": "tide", "input": ["x" * 2000] * 10}
+    reply = await server.http.post("/v1/embeddings", json=body, headers=by("web"))
+
+    assert 100_000.0 - float(reply.headers["x-tideserve-budget-remaining"]) > 10_000.0

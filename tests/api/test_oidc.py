@@ -43,6 +43,10 @@ class FakeIssuer:
         self.keys: dict[str, Any] = {"a": RSA_KEYS[0], "e": EC_KEY}
         self.fetched = 0
         self.down = False
+        self.more = b""
+        """Follows the keys, in a packet of its own."""
+        self.alg: str | None = None
+        """The algorithm of its RSA keys, if it says it."""
         self.issuer = ""
         """What the configuration says; by default its own address."""
         app = web.Application()
@@ -57,7 +61,7 @@ class FakeIssuer:
     async def _configuration(self, _: web.Request) -> web.Response:
         return web.json_response({"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}keys"})
 
-    async def _keys(self, _: web.Request) -> web.Response:
+    async def _keys(self, asked: web.Request) -> web.StreamResponse:
         self.fetched += 1
         if self.down:
             raise web.HTTPServiceUnavailable
@@ -68,10 +72,17 @@ class FakeIssuer:
                 if isinstance(key, rsa.RSAPrivateKey)
                 else jwt.algorithms.ECAlgorithm
             )
-            rows.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"})
+            alg = {"alg": self.alg} if self.alg and kind is jwt.algorithms.RSAAlgorithm else {}
+            rows.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"} | alg)
         rows.append({"kty": "oct", "kid": "secret", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"})
         rows.append({"kty": "EC", "kid": "new", "crv": "P-1024", "x": "AA", "y": "AA"})
-        return web.json_response({"keys": rows})
+        reply = web.StreamResponse()
+        await reply.prepare(asked)
+        body = json.dumps({"keys": rows}).encode()
+        for part in (body[:-9], body[-9:], self.more):
+            await reply.write(part)
+            await asyncio.sleep(0.01)  # else the client may get both at once
+        return reply
 
     def token(self, kid: str | None = "a", key: Any = None, algorithm: str = "RS256", **claims: Any) -> str:
         now = int(time.time())
@@ -147,6 +158,19 @@ async def test_claims_give_team_lane_models_and_admin(issuer: FakeIssuer, tmp_pa
 
     assert found.caller == Caller("oidc:a@example.com", "interactive", 1.0, ("team/shop",))
     assert (found.models, found.admin) == (("qwen-*", "org/embed"), True)
+
+
+@pytest.mark.parametrize(
+    ("models", "allowed"), [(None, ("org/*",)), ([], ()), (7, ()), (["qwen"], ("qwen",)), ("qwen", ("qwen",))]
+)
+async def test_an_empty_claim_of_models_allows_none(
+    issuer: FakeIssuer, tmp_path: Path, models: object, allowed: tuple[str, ...]
+) -> None:
+    sender = Sender(issuer, tmp_path, claims={"models": "models"}, models=["org/*"])
+    found = await sender.keys.identify(issuer.token(models=models).encode())
+
+    assert found.models == allowed
+    assert found.allows("org/embed") == (models is None)
 
 
 @pytest.mark.parametrize("groups", [None, "staff", ["staff"], {"shop": 1}, 7])
@@ -283,6 +307,35 @@ async def test_a_key_of_an_unknown_curve_leaves_the_others_usable(issuer: FakeIs
     refused = await sender.refusal(issuer.token("new", RSA_KEYS[0]))
 
     assert (refused.status, issuer.fetched) == (401, 1)
+
+
+async def test_keys_of_a_size_without_bound_are_not_read(issuer: FakeIssuer, sender: Sender) -> None:
+    issuer.more = b" " * (1 << 20)
+
+    assert (await sender.refusal(issuer.token())).code == "issuer_unavailable"
+
+
+async def test_a_token_may_name_no_key_if_there_is_one(issuer: FakeIssuer, sender: Sender) -> None:
+    token = issuer.token(None, RSA_KEYS[0]).encode()
+    refused = await sender.refusal(token.decode())
+    del issuer.keys["e"]
+    sender.clock.now += FETCH_S
+
+    assert refused.status == 401
+    assert (await sender.keys.identify(token)).name == "oidc:alice"
+
+
+@pytest.mark.parametrize(("alg", "accepted"), [(None, True), ("RS512", True), ("RS256", False)])
+async def test_a_key_without_an_algorithm_allows_those_of_the_settings(
+    issuer: FakeIssuer, tmp_path: Path, alg: str | None, accepted: bool
+) -> None:
+    sender = Sender(issuer, tmp_path, algorithms=["RS512", "ES256"])
+    issuer.alg = alg
+    token = issuer.token(algorithm="RS512")
+    if accepted:
+        assert (await sender.keys.identify(token.encode())).name == "oidc:alice"
+    else:
+        assert (await sender.refusal(token)).status == 401
 
 
 async def test_concurrent_tokens_share_one_fetch(issuer: FakeIssuer, sender: Sender) -> None:

@@ -302,7 +302,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Ite
 
 
 def test_unkillable_process_is_a_named_failure(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Stopped(1, ("process 7 (VLLM::EngineCore), in state D",))
+    left = Stopped((), ("process 7 (VLLM::EngineCore), in state D",))
     monkeypatch.setattr(run, "stop_descendants", lambda grace_s: left)
 
     with pytest.raises(CommandError, match=r"left after SIGKILL: process 7 \(VLLM::EngineCore\), in state D"):

@@ -12,7 +12,7 @@ from serve_app.controller.document_exchange import DocumentExchange, Inbox
 from serve_app.settings.knobs import CanaryRules, IngressKnobs, Knobs
 from serve_app.wire.documents import KNOBS, put_document
 from serve_app.wire.served_models import ServedApplication, ServedModel
-from serve_app.wire.version_documents import Counts, put_counts, put_share, read_counts
+from serve_app.wire.version_documents import Counts, put_counts, put_share, read_counts, read_shares
 from serve_app.wire.versions import Share
 from tests.controller.fake_cluster import START, FakeCluster
 from tests.stub_kv import StubKv
@@ -122,9 +122,30 @@ def test_changed_settings_replace_a_fall_back() -> None:
     watch = Watch(served())
     fall_back(watch)
     watch.app = served(share=0.1)
-    watch.turn({}, {})
 
+    assert watch.turn({}, {}) == ["version: share 0 -> 0.1: settings"]
     assert watch.canaries.document(watch.app.models[NEW], watch.inbox)["share"] == 0.1
+    assert fall_back(watch)[1].startswith("version: share 0.1 -> 0, fell back. errors: ")
+
+
+def test_a_slow_clock_of_an_operator_stops_no_comparison() -> None:
+    watch = Watch(served())
+    fall_back(watch)
+    start = watch.app.models[NEW].start_share.start
+    watch.shares["tide@new"] = Share(0.5, 0.0, start, why="set by ?", at=1.0)
+
+    assert watch.turn({}, {}) == ["version: share 0 -> 0.5: set by ?"]
+    assert fall_back(watch)[1].startswith("version: share 0.5 -> 0, fell back. errors: ")
+
+
+def test_a_fall_back_that_is_not_stored_yet_is_decided_once() -> None:
+    watch = Watch(served())
+    fall_back(watch)
+    stored = watch.shares.pop("tide@new")
+
+    assert watch.turn({"requests": 30}, {"requests": 10, "errors": 9}) == []
+    watch.shares["tide@new"] = stored
+    assert watch.turn({}, {}) == []
 
 
 def test_no_rule_no_fall_back() -> None:
@@ -198,6 +219,20 @@ def test_shares_and_counts_are_exchanged(exchange: DocumentExchange) -> None:
     assert exchange.inbox.shares == {"tide@new": share, "other@new": Share(0.0, 0.0, "t")}
     assert exchange.inbox.counts["i1"].by_model == {"tide": {"requests": 3}}
     assert not exchange.shares
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_later_version_of_the_same_name_begins_anew(exchange: DocumentExchange, others: bool) -> None:
+    app = served()
+    put_share("shop", "tide@new", Share(1.0, 0.0, app.models[NEW].start_share.start))
+    exchange.turn(START)
+    kept = {OLD: app.models[OLD]}
+    if others:
+        kept["other"] = replace(app.models[NEW], name="tide@b", deployment="other")
+    put_document(KNOBS, "shop", replace(app, models=kept).document(START))
+    exchange.turn(START + 10.0)
+
+    assert read_shares("shop") == {}
 
 
 def test_counts_of_a_lost_ingress_replica_are_removed(exchange: DocumentExchange) -> None:

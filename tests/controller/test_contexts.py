@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
 
 from serve_app.controller.contexts import (
+    Seen,
     SnapshotBuilder,
     count_phases,
     engine_readings,
@@ -19,7 +20,6 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.reports import observe
 from serve_app.policy.state import PolicyState
 from serve_app.wire.ingress_reports import IngressReport
-from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     ENGINE_IDENTITY,
@@ -35,12 +35,12 @@ DEPLOYMENT = DeploymentID("Engine-a", "tideserve")
 A, B, C = (ReplicaID(name, DEPLOYMENT) for name in "abc")
 
 
-def raw(*reports: tuple[ReplicaID, dict[str, float], float]) -> dict[str, dict[ReplicaID, list[Any]]]:
-    """Ray's raw metrics, as it would lay out these reports: (replica, values, time) each."""
-    found: dict[str, dict[ReplicaID, list[Any]]] = {}
+def raw(*reports: tuple[ReplicaID, dict[str, float], float]) -> dict[ReplicaID, dict[str, list[Any]]]:
+    """These reports as Ray keeps them: (replica, values, time) each."""
+    found: dict[ReplicaID, dict[str, list[Any]]] = {}
     for replica, values, at in reports:
         for name, value in values.items():
-            found.setdefault(name, {}).setdefault(replica, []).append(TimeStampedValue(at, value))
+            found.setdefault(replica, {}).setdefault(name, []).append(TimeStampedValue(at, value))
     return found
 
 
@@ -56,7 +56,7 @@ def test_newest_report_of_each_replica_has_its_age() -> None:
             (B, said(waiting_tokens=9), NOW - 2),
         ),
         NOW,
-        OwnClock(),
+        Seen(),
     )
 
     assert set(readings) == {"a", "b"}
@@ -75,7 +75,7 @@ def test_replica_of_a_former_model_reports_its_load_in_all_lanes() -> None:
     }
     reported = {**said(**load, itl_count=9.0), ENGINE_IDENTITY: 1.0}
 
-    reading = engine_readings(raw((A, reported, NOW)), NOW, OwnClock(), "a 7B")["a"]
+    reading = engine_readings(raw((A, reported, NOW)), NOW, Seen(), "a 7B")["a"]
 
     assert reading.signals == EngineSignals(**load)
 
@@ -83,38 +83,27 @@ def test_replica_of_a_former_model_reports_its_load_in_all_lanes() -> None:
 def test_every_field_arrives_where_it_belongs() -> None:
     numbers = {name: float(index) for index, name in enumerate(ENGINE_FIELDS)}
 
-    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW, OwnClock())["a"].signals) == numbers
+    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW, Seen())["a"].signals) == numbers
 
 
 def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
     partial = said()
     del partial["itl_p99_s"]
 
-    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW, OwnClock())) == {"a"}
-    assert engine_readings(raw((B, partial, NOW)), NOW, OwnClock()) == {}
+    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW, Seen())) == {"a"}
+    assert engine_readings(raw((B, partial, NOW)), NOW, Seen()) == {}
 
 
 def test_an_empty_series_is_no_report_and_silences_no_other() -> None:
-    columns = raw((A, said(), NOW), (B, said(), NOW))
-    columns["running_tokens"][A] = []
+    reports = raw((A, said(), NOW), (B, said(), NOW))
+    reports[A]["running_tokens"] = []
 
-    assert set(engine_readings(columns, NOW, OwnClock())) == {"b"}
-
-
-def test_columns_may_have_replicas_in_any_order() -> None:
-    columns = raw((A, said(running_requests=1), NOW), (B, said(running_requests=2), NOW))
-    columns["waiting_requests"] = dict(reversed(columns["waiting_requests"].items()))
-    columns["waiting_requests"][A][-1].value = 7.0
-
-    readings = engine_readings(columns, NOW, OwnClock())
-
-    assert (readings["a"].signals.running_requests, readings["a"].signals.waiting_requests) == (1, 7)
-    assert (readings["b"].signals.running_requests, readings["b"].signals.waiting_requests) == (2, 0)
+    assert set(engine_readings(reports, NOW, Seen())) == {"b"}
 
 
 def test_a_report_from_the_future_has_age_zero() -> None:
     readings = engine_readings(
-        raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW, OwnClock()
+        raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW, Seen()
     )
 
     assert {name: reading.age_s for name, reading in readings.items()} == {"a": 0.0}
@@ -126,14 +115,14 @@ def test_ingress_replica_reports_models_by_deployment() -> None:
         **{ingress_key("Engine-b", name): 2.0 for name in INGRESS_FIELDS},
         "ongoing_requests": 30.0,
     }
-    columns = raw((A, values, NOW - 1))
+    reports = raw((A, values, NOW - 1))
 
-    assert ingress_readings(columns, "Engine-a", NOW, OwnClock())["a"].signals == IngressSignals(
+    assert ingress_readings(reports, "Engine-a", NOW, Seen())["a"].signals == IngressSignals(
         *[1.0] * len(INGRESS_FIELDS)
     )
-    assert ingress_readings(columns, "Engine-b", NOW, OwnClock())["a"].signals.held_requests == 2.0
-    assert ingress_readings(columns, "Engine-c", NOW, OwnClock()) == {}
-    assert ongoing_of_ingress(columns, NOW, OwnClock()) == {"a": (30.0, 1.0)}
+    assert ingress_readings(reports, "Engine-b", NOW, Seen())["a"].signals.held_requests == 2.0
+    assert ingress_readings(reports, "Engine-c", NOW, Seen()) == {}
+    assert ongoing_of_ingress(reports, NOW, Seen()) == {"a": (30.0, 1.0)}
 
 
 def written(held: float, at: float) -> IngressReport:
@@ -144,7 +133,7 @@ def written(held: float, at: float) -> IngressReport:
 def test_written_reports_count_where_ray_has_none() -> None:
     reports = {"drains": written(9, NOW - 1), "runs": written(8, NOW)}
 
-    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW, OwnClock())
+    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW, Seen())
 
     assert set(readings) == {"drains"}
     assert readings["drains"].signals == IngressSignals(held_requests=9)
@@ -154,7 +143,7 @@ def test_written_reports_count_where_ray_has_none() -> None:
 def test_reports_of_killed_replicas_and_other_models_do_not_count() -> None:
     reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
 
-    assert reported_readings(reports, "Engine-a", set(), NOW, OwnClock()) == {}
+    assert reported_readings(reports, "Engine-a", set(), NOW, Seen()) == {}
 
 
 def document(phase: str, **more: float) -> dict[str, Any]:
@@ -195,7 +184,7 @@ class Replica:
 
 @given(skew_s=skews, drift=drifts)
 def test_dead_replica_is_stale_after_ten_seconds(skew_s: float, drift: float) -> None:
-    seen, replica = OwnClock(), Replica(skew_s, drift, dies_at=20.0)
+    seen, replica = Seen(), Replica(skew_s, drift, dies_at=20.0)
     calls = [CALL_S * turn for turn in range(120)]
     ages = [seen.ages("reports", {"r": replica.stamp(at)}, NOW + at)["r"] for at in calls]
 
@@ -209,7 +198,8 @@ def test_each_report_counts_once(skew_s: float, drift: float) -> None:
     for turn in range(100):  # ten decisions a second, for ten seconds
         at = 0.1 * turn
         report = said(steps=50.0, step_s=0.02, step_batch=4.0, finished_requests_total=float(int(at)))
-        ctx = Context(raw((A, report, replica.stamp(at))))
+        series = raw((A, report, replica.stamp(at)))[A]
+        ctx = Context({name: {A: each} for name, each in series.items()})
         snapshot = builder.build("Engine-a", ctx, None, Inbox(), NOW + at)
         _, state = observe(snapshot, state, NOW + at)
 
@@ -221,14 +211,14 @@ def test_each_report_counts_once(skew_s: float, drift: float) -> None:
 class Context:
     """Ray's context of a deployment with one running replica."""
 
-    def __init__(self, raw_metrics: dict[str, dict[object, list[object]]]) -> None:
+    def __init__(self, raw_metrics: dict[str, dict[ReplicaID, list[Any]]]) -> None:
         self.raw_metrics = raw_metrics
         self.running_replicas = [A]
         self.target_num_replicas = self.current_num_replicas = 1
 
 
 def test_after_restart_a_reports_age_follows_its_stamp() -> None:
-    seen = OwnClock()
+    seen = Seen()
 
     assert seen.ages("reports", {"dead": NOW - 25.0, "alive": NOW - 0.5}, NOW) == {"dead": 25.0, "alive": 0.5}
     later = seen.ages("reports", {"dead": NOW - 25.0, "alive": NOW + 0.5}, NOW + 1)
@@ -236,7 +226,7 @@ def test_after_restart_a_reports_age_follows_its_stamp() -> None:
 
 
 def test_a_source_that_was_gone_counts_as_new() -> None:
-    seen = OwnClock()
+    seen = Seen()
     seen.ages("reports", {"r": NOW}, NOW)
     seen.ages("reports", {}, NOW + 5)
 
@@ -245,7 +235,7 @@ def test_a_source_that_was_gone_counts_as_new() -> None:
 
 @given(steps=st.lists(st.floats(-3600.0, 3600.0), max_size=20))
 def test_no_step_of_the_own_clock_makes_a_report_younger(steps: list[float]) -> None:
-    seen, now, last = OwnClock(), NOW, 0.0
+    seen, now, last = Seen(), NOW, 0.0
     for step in steps:
         now += step
         age = seen.ages("reports", {"r": NOW}, now)["r"] if now != NOW else last

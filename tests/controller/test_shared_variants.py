@@ -148,6 +148,22 @@ def test_taker_is_not_dry_while_the_giver_drains(clock: Clock) -> None:
     assert app.go(2)[CHEAP] == 1
 
 
+def test_the_place_of_another_model_teaches_no_wait_for_nodes(clock: Clock) -> None:
+    app = Fleet(clock, {"a": KNOBS, "v": KNOBS}, at={"a": 1}, cheap=1.0, dear=0.0)
+    app.go(10)
+    app.go(3, v=holding(2))
+    app.say("Engine-a", "draining")
+    app.run("Engine-a", 0)
+    app.go(20, v=holding(2))
+    app.say("Engine-a")
+    app.say(CHEAP, "loading")
+    app.go(2, v=holding(2))
+
+    memory = app.policy.memories["Engine-v"].state.mix.variants["cheap"]
+    assert memory.placed == 1
+    assert not memory.node_waits_s
+
+
 def test_variants_of_one_model_take_nothing_from_each_other(clock: Clock) -> None:
     app = Fleet(clock, {"a": KNOBS, "v": KNOBS}, at={DEAR: 1}, cheap=0.0, dear=1.0)
     app.go(10)

@@ -22,6 +22,7 @@ from serve_app.engine.background_bound import BackgroundBound
 from serve_app.engine.continuing_core import ContinuingAsyncScheduler, ContinuingScheduler
 from serve_app.engine.sequence_lanes import LANE_KNOB, FairShare
 from serve_app.settings.caller import Caller, Lane
+from tests.engine.lane_watch import LaneWatch
 from tests.engine.stub_engine_core import configured
 
 BLOCK = 16
@@ -56,6 +57,9 @@ class SimulatedCore:
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         self._shares = FairShare()
+        self._watch = LaneWatch(self.scheduler, self.report)
+        # A step that is scheduled ahead may lack sequences that the step before ends.
+        self._watched = not asynchronous and config.scheduler_config.policy == "priority"
         self._in_flight: deque[tuple[SchedulerOutput, list[bool]]] = deque()
         self._ahead = int(asynchronous)
         self.outputs: dict[str, list[int]] = {}
@@ -97,9 +101,16 @@ class SimulatedCore:
     def emit(self, outputs: EngineCoreOutputs) -> None:
         """Receive the outputs of a step, as vLLM's front end gets them."""
 
+    def report(self, fault: str) -> None:
+        """Receive what must not be in a step."""
+        raise AssertionError(fault)
+
     def step(self) -> dict[str, int]:
         """Schedule a step. Returns its tokens by sequence."""
+        self._watch.before()
         step = self.scheduler.schedule()
+        if self._watched:
+            self._watch.check(step.num_scheduled_tokens)
         # Later, the sequence may already be scheduled for its next chunk.
         names = step.num_scheduled_tokens
         self._in_flight.append((step, [not self.scheduler.requests[name].is_prefill_chunk for name in names]))

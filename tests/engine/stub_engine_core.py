@@ -21,6 +21,7 @@ import torch
 from vllm.config import VllmConfig
 from vllm.entrypoints.generate.base import protocol as structural_tag_module
 from vllm.envs import disable_envs_cache
+from vllm.parser.parser_manager import ParserManager
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import (
     EngineCoreEvent,
@@ -133,6 +134,16 @@ def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:
     settings = ModelSettings.model_validate(MODEL | model)
     namespace = vllm_namespace(settings)
     return settings, namespace, engine_config(namespace)
+
+
+def use_parser(serving: Serving, **parser: str) -> None:
+    """Have all handlers read the model's text with a parser, by its kind."""
+    state: Any = serving.state
+    tokenizer = state.openai_serving_chat.renderer.tokenizer
+    found = ParserManager.get_parser(enable_auto_tools=True, tokenizer=tokenizer, **parser)
+    for handler in (state.openai_serving_chat, state.anthropic_serving_messages):
+        handler.parser_cls = handler.online_renderer.parser = found
+    state.openai_serving_responses.parser = found
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 import pytest
-from vllm.parser.parser_manager import ParserManager
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
@@ -20,7 +19,7 @@ from tests.engine import reasoning_until_dot
 from tests.engine.model_formats import NOT_HERE, REASONING, TOOL_CALLS, write_model
 from tests.engine.scripted_core import ScriptedCore
 from tests.engine.streams import asked, events, hear
-from tests.engine.stub_engine_core import front_end
+from tests.engine.stub_engine_core import front_end, use_parser
 
 SEEDS = [range(1), pytest.param(range(1, 30), marks=pytest.mark.long, id="many")]
 TOOL = {
@@ -47,13 +46,8 @@ class Model:
 
     def write(self, kind: str, name: str) -> list[int]:
         """Have the model write the format's text. Returns its tokens."""
-        state = self.serving.state
-        tokenizer = state.openai_serving_chat.renderer.tokenizer
-        parser = ParserManager.get_parser(enable_auto_tools=True, tokenizer=tokenizer, **{kind: name})
-        for handler in (state.openai_serving_chat, state.anthropic_serving_messages):
-            handler.parser_cls = parser
-            handler.online_renderer.parser = parser
-        state.openai_serving_responses.parser = parser
+        use_parser(self.serving, **{kind: name})
+        tokenizer = self.serving.engine.get_tokenizer()
         text = (TOOL_CALLS if kind == "tool_parser_name" else REASONING)[name]
         return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
 

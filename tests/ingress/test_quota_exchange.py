@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
-from serve_app.ingress.quota_exchange import INTERVAL_S, QuotaReports, share_of, share_quotas, shares_of
+from serve_app.ingress.quota_exchange import (
+    INTERVAL_S,
+    QuotaReports,
+    add_up,
+    share_of,
+    share_quotas,
+    shares_of,
+)
 from serve_app.settings.keys_file import ApiKey
 from serve_app.wire.documents import NAMESPACE
 from tests.refusal import refusal
@@ -48,8 +55,8 @@ class Fleet:
     replicas: dict[str, Replica] = field(default_factory=dict)
     draw: random.Random = field(default_factory=lambda: random.Random(3))
 
-    def join(self, name: str, load: float) -> None:
-        reports = QuotaReports("shop", name, self.clock, lambda: self.clock.now + 1e9)
+    def join(self, name: str, load: float, clock_ahead_s: float = 0.0) -> None:
+        reports = QuotaReports("shop", name, self.clock, lambda: self.clock.now + 1e9 + clock_ahead_s)
         self.replicas[name] = Replica(reports, Quotas(self.clock), load)
         self.replicas[name].exchange()  # before it gets requests
 
@@ -178,17 +185,62 @@ def test_second_request_at_another_replica_is_served(fleet: Fleet) -> None:
     assert len(kept) == 2
 
 
-def test_share_of_a_lost_replica_goes_to_the_other(fleet: Fleet) -> None:
+@pytest.mark.parametrize("lost", ["i0", "i1"])  # the first one adds up the reports
+def test_share_of_a_lost_replica_goes_to_the_other(fleet: Fleet, lost: str) -> None:
     fleet.join("i0", 100)
     fleet.join("i1", 100)
     fleet.use_up()
     fleet.run(15)
-    del fleet.replicas["i1"]
-    fleet.replicas["i0"].load = 200
+    del fleet.replicas[lost]
+    next(iter(fleet.replicas.values())).load = 200
 
     assert fleet.run(2) < 1.05  # the report of the lost replica still counts
     fleet.run(3)
     assert fleet.run(30) == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("clock_ahead_s", [-50, 50])
+def test_clocks_apart_keep_the_limit_when_the_writer_is_lost(fleet: Fleet, clock_ahead_s: float) -> None:
+    fleet.join("i0", 70)
+    fleet.join("i1", 70, clock_ahead_s)
+    fleet.join("i2", 70, -clock_ahead_s)
+    fleet.use_up()
+    fleet.run(15)
+    for writer in ("i0", "i1"):
+        del fleet.replicas[writer]
+        assert fleet.run(5) < 1.05
+    fleet.replicas["i2"].load = 200
+    assert fleet.run(30) == pytest.approx(1.0, rel=0.05)
+
+
+def test_late_write_of_a_former_writer_keeps_the_limit(fleet: Fleet, kv: StubKv) -> None:
+    for name in ("i0", "i1", "i2"):
+        fleet.join(name, 70)
+    fleet.use_up()
+    fleet.run(15)
+    (total,) = [key for key in kv.kept if key[1].startswith(b"quota_total/")]
+    late = kv.kept[total]
+    del fleet.replicas["i0"]
+    fleet.run(5)
+    kv.kept[total] = late
+
+    assert fleet.run(5) < 1.05
+    assert fleet.run(30) == pytest.approx(1.0, rel=0.05)
+
+
+def test_bytes_of_a_replica_hardly_grow_with_their_number(kv: StubKv) -> None:
+    draw, clock, sizes = random.Random(5), Clock(), dict[int, float]()
+    for number in (4, 16, 64):
+        fleet = [QuotaReports(f"shop-{number}", f"i{n:07d}", clock, lambda: clock.now) for n in range(number)]
+        for _ in range(2):
+            kv.bytes = 0
+            for each in fleet:
+                keys = (f"team-{n}" for n in range(100))
+                each.exchange({key: KeyDemand(round(draw.uniform(0, 999), 3), 1.5, 2) for key in keys})
+            clock.now += INTERVAL_S
+        sizes[number] = kv.bytes / number
+
+    assert sizes[64] < 1.2 * sizes[4]
 
 
 def test_replica_that_joins_gets_its_share_within_seconds(fleet: Fleet) -> None:
@@ -273,16 +325,19 @@ async def test_nothing_is_exchanged_without_limits(kv: StubKv) -> None:
 
 
 def test_report_of_a_killed_replica_is_erased(kv: StubKv) -> None:
+    def kept() -> list[bytes]:
+        return [key for _, key in kv.kept if key.startswith(b"quotas/")]
+
     clock = Clock()
     alive, killed = (QuotaReports("shop", name, clock, lambda: clock.now) for name in ("i0", "i1"))
     killed.exchange({"team": KeyDemand(1.0, 1.0, 3)})
     assert alive.exchange({})[1]["team"].open_elsewhere == 3
     clock.now += 3
     assert alive.exchange({})[1]["team"].open_elsewhere == 0
-    assert len(kv.kept) == 2
+    assert len(kept()) == 2
     clock.now += 60
     assert alive.exchange({}) == (1, {})
-    assert len(kv.kept) == 1
+    assert len(kept()) == 1
 
 
 @pytest.mark.parametrize(
@@ -301,7 +356,10 @@ DEMANDS = st.lists(st.floats(0, 1e9), min_size=1, max_size=20)
 
 def divided(demands: list[float], idle: int = 0) -> list[float]:
     """Every replica's share, as each computes its own."""
-    return [share_of(own, demands[:at] + demands[at + 1 :], idle) for at, own in enumerate(demands)]
+    return [
+        share_of(own, sum(demands[:at] + demands[at + 1 :]), len(demands) + idle)
+        for at, own in enumerate(demands)
+    ]
 
 
 @given(DEMANDS)
@@ -320,7 +378,8 @@ def test_more_demand_never_gets_a_smaller_share(demands: list[float]) -> None:
 
 @given(st.lists(st.floats(1, 2), min_size=1, max_size=20))
 def test_shares_are_in_proportion_to_demand(demands: list[float]) -> None:
-    assert divided(demands) == [pytest.approx(demand / sum(demands)) for demand in demands]
+    # All replicas share 2 % equally.
+    assert divided(demands) == [pytest.approx(demand / sum(demands), rel=0.02) for demand in demands]
 
 
 @given(DEMANDS, st.integers(1, 20))
@@ -329,8 +388,9 @@ def test_replica_without_demand_counts_as_one_with_zero(demands: list[float], id
 
 
 def test_each_limit_of_a_key_is_divided_by_its_own_demand() -> None:
-    others = [{"a": KeyDemand(100.0, 3.0, 5, 7)}, {}]
-    share = shares_of({"a": KeyDemand(300.0, 1.0, 2, 4)}, others)["a"]
+    own = {"a": KeyDemand(300.0, 1.0, 2, 4)}
+    total = add_up([own, {"a": KeyDemand(100.0, 3.0, 5, 7)}, {}])
+    share = shares_of(own, total, own, 3)["a"]
 
     assert share.tokens == pytest.approx(0.75, rel=0.02)
     assert share.requests == pytest.approx(0.25, rel=0.02)

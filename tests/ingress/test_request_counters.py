@@ -7,13 +7,12 @@ from ray.serve._private.common import DeploymentID, ReplicaID
 
 from serve_app.api.engine_client import GPU_OPERATIONS, OPERATIONS, OUTCOMES, EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
+from serve_app.controller.contexts import Seen, ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.telemetry import replica_metrics as made
 from serve_app.telemetry.replica_metrics import IngressMetrics
-from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
@@ -198,11 +197,13 @@ def test_the_policy_reads_every_signal_of_the_report() -> None:
     assert set(report) == {"ongoing_requests", *names}
     assert all(type(value) is float for value in report.values())
     replica = ReplicaID("i1", DeploymentID("Ingress", "shop"))
-    raw = {key: {replica: [SimpleNamespace(timestamp=50.0, value=value)]} for key, value in report.items()}
+    reports = {
+        replica: {key: [SimpleNamespace(timestamp=50.0, value=value)] for key, value in report.items()}
+    }
     for deployment, expected in (("Engine-tide", signals), ("Engine-other", IngressSignals())):
-        (reading,) = ingress_readings(raw, deployment, 51.0, OwnClock()).values()
+        (reading,) = ingress_readings(reports, deployment, 51.0, Seen()).values()
         assert (reading.signals, reading.age_s) == (expected, 1.0)
-    assert ongoing_of_ingress(raw, 51.0, OwnClock()) == {"i1": (2.0, 1.0)}
+    assert ongoing_of_ingress(reports, 51.0, Seen()) == {"i1": (2.0, 1.0)}
 
     tide.counters.publish_queue()
     assert tide.seen["llm_held_requests"] == [(2, {})]

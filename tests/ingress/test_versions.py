@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -16,13 +17,16 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.ingress.versions import Side, Versions, VersionShares, fraction
 from serve_app.settings.knobs import CanaryRules, Knobs
+from serve_app.settings.model_names import Adapter
 from serve_app.wire.data_plane import TokenCounts
+from serve_app.wire.version_documents import forget_counts, forget_share, put_share, read_counts
 from serve_app.wire.versions import Share, in_force
 from tests.ingress.cold_model import of_lane
 from tests.ingress.fakes import request
-from tests.ingress.fleet import DIED, DONE, FIRST, Fleet
+from tests.ingress.fleet import DIED, DONE, FIRST, KILLED, WHOLE, CountingEngine, Fleet, without_comments
 from tests.stub_engine import StubEngine, failing, frames, stalled
 from tests.stub_kv import StubKv
+from tests.timing import until
 
 START = Share.by_settings(0.0, 0.0, "b on CPU")
 OLD, NEW = EngineReply(200, b'{"by":"old"}'), EngineReply(200, b'{"by":"new"}')
@@ -37,7 +41,7 @@ class Model:
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self.old = Fleet(stack)
-        self.new = Fleet(stack, is_alone=lambda: not len(self.old.known))
+        self.new = Fleet(stack, is_alone=lambda: self.versions.alone)
         self.rules = CanaryRules()
         self.versions = Versions(
             Side("tide", self.old.client, Traffic()),
@@ -158,10 +162,26 @@ async def test_a_promoted_version_alone_queues_like_a_model(model: Model) -> Non
     assert await waiting == NEW.body
 
 
+async def test_a_version_that_fails_beside_no_old_replica_has_one_started(model: Model) -> None:
+    await model.start(old=None, new=EngineReply(500, b"{}"))
+    model.versions.apply(share(0.999))
+    waiting = asyncio.create_task(model.ask(request(conversation="a")))
+    await model.old.handle.asked.wait()
+    await model.old.start(StubEngine(OLD))
+
+    assert await waiting == OLD.body
+
+
 @pytest.mark.parametrize(
     "failure",
-    [EngineReply(500, b"{}"), ApiError(503, "no", code="engine_error"), DIED, failing(OSError("killed"))],
-    ids=["500", "503", "died", "lost"],
+    [
+        EngineReply(400, b"{}"),
+        EngineReply(500, b"{}"),
+        ApiError(503, "no", code="engine_error"),
+        DIED,
+        failing(OSError("killed")),
+    ],
+    ids=["400", "500", "503", "died", "lost"],
 )
 async def test_a_failure_before_the_first_byte_is_rescued(model: Model, failure: Any) -> None:
     await model.start(new=failure)
@@ -169,6 +189,17 @@ async def test_a_failure_before_the_first_byte_is_rescued(model: Model, failure:
 
     assert await model.ask(request(conversation="a")) == OLD.body
     assert model.counts == ({}, {"requests": 1, "errors": 1, "rescued": 1})
+
+
+async def test_a_request_that_both_versions_refuse_counts_for_neither(model: Model) -> None:
+    refused = ApiError(400, "no such field")
+    reply = EngineReply(400, refused.body())
+    old, new = await model.start(old=reply, new=reply)
+    model.versions.apply(share(0.999))
+
+    assert b"no such field" in await model.ask(request(conversation="a"))
+    assert (len(old.requests), len(new.requests)) == (1, 1)
+    assert model.counts == ({}, {})
 
 
 async def test_a_full_version_is_no_failing_version(model: Model) -> None:
@@ -191,6 +222,35 @@ async def test_a_stream_never_continues_on_the_other_version(model: Model) -> No
 
     assert b'"error"' in text
     assert not old.requests
+
+
+async def test_broken_streams_count_at_once_although_they_continue(model: Model) -> None:
+    old, _ = await model.start(new=None)
+    engines = [CountingEngine(until=5, dies=KILLED), CountingEngine(until=10)]
+    for engine in engines:
+        await model.new.start(engine)
+    model.versions.apply(share(0.999))
+    asked = asyncio.create_task(model.ask(request(conversation="a", wants_stream=True)))
+    await engines[1].reached.wait()
+    broken = model.counts
+    engines[1].go_on()
+
+    assert without_comments(await asked) == (WHOLE, 1)
+    assert not old.requests
+    assert broken == ({}, {"requests": 1, "errors": 1})
+    assert model.counts == ({}, {"requests": 1, "errors": 1, "answers": 1})
+
+
+async def test_adapters_stay_with_the_weights_that_they_were_made_for(model: Model) -> None:
+    _, new = await model.start()
+    model.versions.memory = BodyMemory(1 << 20)
+    model.versions.apply(share(0.999, 1.0))
+    asked = request(conversation="a", adapter=Adapter("style", "/adapters/style"))
+    assert await model.ask(replace(asked)) == NEW.body
+    model.versions.same_weights = False
+
+    assert await model.ask(replace(asked)) == OLD.body
+    assert len(new.requests) == 1
 
 
 async def test_a_busy_version_leaves_conversations_to_the_old(model: Model) -> None:
@@ -219,6 +279,22 @@ async def test_both_versions_are_counted_only_while_compared(model: Model) -> No
     assert old["requests"] + new["requests"] == 20
     assert old["answers"] == old["requests"]
     assert new["answers"] == new["requests"]
+
+
+@pytest.mark.parametrize(("part", "olds", "timed"), [(0.5, 1, True), (0.5, 3, False), (0.2, 3, True)])
+async def test_latencies_count_only_under_about_equal_load(
+    model: Model, part: float, olds: int, timed: bool
+) -> None:
+    await model.start()
+    for _ in range(olds - 1):
+        await model.old.start(StubEngine(OLD))
+    model.versions.apply(share(part))
+    for name in conversations(20):
+        await model.ask(request(conversation=name))
+
+    for counts in model.versions.counts.values():
+        assert counts["requests"]
+        assert any(name.startswith("ttft:") for name in counts) == timed
 
 
 @pytest.mark.parametrize("streams", ["end", "finish"])
@@ -257,6 +333,25 @@ async def test_copies_go_to_the_lane_background_of_their_own_key(model: Model) -
     assert (copy.message.key, copy.message.lane) == ("shadow", "background")
     assert model.counts[1] == {"requests": 1, "answers": 1, "copies": 1}
     assert model.versions.memory.used_bytes == 0
+
+
+async def test_a_refused_copy_counts_as_a_failure(model: Model) -> None:
+    await model.start(new=EngineReply(400, b"{}"))
+    model.versions.memory = BodyMemory(1 << 20)
+    model.versions.apply(share(0.0, 1.0))
+    await model.ask(request(conversation="a"))
+    await copies_end(model)
+
+    assert model.counts[1] == {"requests": 1, "errors": 1, "copies": 1}
+
+
+async def test_refused_requests_get_no_copies(model: Model) -> None:
+    _, new = await model.start(old=EngineReply(400, b"{}"))
+    model.versions.memory = BodyMemory(1 << 20)
+    model.versions.apply(share(0.0, 1.0))
+
+    assert await model.ask()
+    assert not new.requests
 
 
 async def test_copies_wait_for_nothing_and_nobody_waits_for_them(model: Model) -> None:
@@ -311,6 +406,19 @@ async def test_abort_is_in_force_at_once_and_soon_elsewhere(kv: StubKv) -> None:
         following.cancel()
 
     assert models[0].versions.share.why == "set by an operator"
+
+
+async def test_a_removed_share_stays_at_replicas_that_still_serve(kv: StubKv, model: Model) -> None:
+    following = asyncio.create_task(VersionShares("shop", "i", [model.versions]).run())
+    put_share("shop", "tide@new", share(0.5))
+    await until(lambda: model.versions.share.share)
+    forget_share("shop", "tide@new")
+    for _ in range(2):  # the counts are written after a read of the shares
+        forget_counts("shop", "i")
+        await until(lambda: read_counts("shop"))
+    following.cancel()
+
+    assert model.versions.share.share == 0.5
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def early_speech_model(request: pytest.FixtureRequest) -> None:
+    """Begin to write the model of speech if any test needs it."""
+    if any("starting_app" in item.fixturenames for item in request.session.items):  # type: ignore[attr-defined]
+        request.getfixturevalue("speech_model")
+
+
+@pytest.fixture(scope="session")
 def speech_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The process that writes a model of speech while tests wait, and the model's folder.
 

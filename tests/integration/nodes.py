@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ import psutil
 import pytest
 import yaml
 
-from serve_app.cli.listening import free_ports
+from serve_app.cli.listening import free_ports, port_taken
 from serve_app.cli.run_environment import environment
 from serve_app.haproxy.environment import haproxy_environment
 from tests.integration.cluster import FAST_PATH_PORTS, START_TIMEOUT_S
@@ -43,7 +43,7 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         # Two draws may give the same port.
         self._ports = iter(free_ports(60))
-        self.port, self._gcs, self._dashboard = islice(self._ports, 3)
+        self.port, self._gcs, self._dashboard, self._client_server = islice(self._ports, 4)
         self._environments: dict[str, dict[str, str]] = {}
         self._folder, self._token = folder, secrets.token_hex(32)
         self._leaders: list[subprocess.Popen[bytes]] = []
@@ -62,18 +62,30 @@ class Nodes:
         }
         if name == "head":
             ours = {"port": self._gcs, "dashboard-port": self._dashboard, "temp-dir": self._folder}
-            options |= {**ours, "ray-client-server-port": next(self._ports)}
+            options |= {**ours, "ray-client-server-port": self._client_server}
         else:
             options["address"] = f"127.0.0.1:{self._gcs}"
         command = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
         command += ["--head"] if name == "head" else []
         command += [f"--{option}={value}" for option, value in options.items()]
+        for _ in range(3):  # on a busy machine Ray gives up after 30 s, and Kubernetes starts the pod again
+            if leader := self._start(name, command):
+                return leader
+        raise AssertionError((self._folder / f"{name}.log").read_text(errors="replace")[-4000:])
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes] | None:
+        """Return the first process of a node once the node has started; None if it has ended."""
         log = self._folder / f"{name}.log"
         with log.open("wb") as out:
             leader = subprocess.Popen(command, env=self._environment(name), stdout=out, stderr=out)
         self._leaders.append(leader)
-        wait_for(lambda: "Ray runtime started" in log.read_text(errors="replace"), log)
-        return leader
+
+        def started() -> bool:
+            whole = name != "head" or port_taken(self._client_server)  # without this server the head ends
+            return whole and "Ray runtime started" in log.read_text(errors="replace")
+
+        wait_until(lambda: started() or leader.poll() is not None, bool, str(log), START_TIMEOUT_S, 0.25)
+        return leader if leader.poll() is None else None
 
     def _environment(self, name: str) -> dict[str, str]:
         """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
@@ -118,10 +130,6 @@ class Nodes:
             end_node(leader)
 
 
-def wait_for(condition: Callable[[], bool], log: Path) -> None:
-    wait_until(condition, what=str(log), limit_s=START_TIMEOUT_S, every_s=0.25)
-
-
 def end_node(leader: subprocess.Popen[bytes]) -> None:
     """Kill every process of a node at once, as when its machine is lost."""
     if leader.poll() is None:
@@ -144,7 +152,7 @@ def throttled(leader: subprocess.Popen[bytes]) -> Iterator[None]:
         look_at = 0.0
         while not ended.is_set():
             if time.monotonic() >= look_at:
-                engines, look_at = _engines(leader), time.monotonic() + 1.0
+                engines, look_at = engine_cores(leader), time.monotonic() + 1.0
             _signal(engines, signal.SIGSTOP)
             ended.wait(0.04)
             _signal(engines, signal.SIGCONT)
@@ -159,7 +167,8 @@ def throttled(leader: subprocess.Popen[bytes]) -> Iterator[None]:
         thread.join()
 
 
-def _engines(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def engine_cores(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Return the engine cores of a node."""
     with suppress(psutil.NoSuchProcess):
         found = psutil.Process(leader.pid).children(recursive=True)
         return [each for each in found if each.name().startswith("VLLM::EngineCor")]

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from inspect import signature
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,15 +12,17 @@ from typing import Any
 import pytest
 from ray._private.worker import global_worker
 from ray.serve._private import application_state
+from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
 from ray.serve._private.build_app import build_app
 from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache, DefaultClusterNodeInfoCache
-from ray.serve._private.common import DeploymentID, ReplicaID
+from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricReport, TimeStampedValue
 from ray.serve._private.config import DeploymentConfig, ReplicaConfig
 from ray.serve._private.deployment_scheduler import DeploymentScheduler, SpreadDeploymentSchedulingPolicy
 from ray.serve._private.logging_utils import configure_component_logger
 from ray.serve._private.replica import Replica
 from ray.serve._private.utils import call_function_from_import_path
 from ray.serve._private.version import DeploymentVersion
+from ray.serve.config import AutoscalingContext
 from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Counter
 from vllm.logger import configure_logging
@@ -31,6 +34,7 @@ from serve_app.patches.ray import (
     at_most_every,
     is_draining,
     keep_log_handlers,
+    metric_reports,
     own_version,
     show_zero,
     stop_first,
@@ -242,6 +246,23 @@ def test_named_replicas_are_stopped_first() -> None:
     assert stopped(2) == {"0", "3"}
     stop_first("shop", "Engine-a", [])
     assert stopped(1) == {"3"}
+
+
+def test_metric_reports_are_those_of_running_replicas() -> None:
+    deployment = DeploymentID("Engine-a", "shop")
+    a, b, gone = (ReplicaID(name, deployment) for name in ("a", "b", "gone"))
+    state = DeploymentAutoscalingState(deployment)
+    state.update_running_replica_ids([a, b])
+    for replica in (a, gone):
+        series = {"running": [TimeStampedValue(1.0, 2.0)], "waiting": [TimeStampedValue(1.0, 3.0)]}
+        state.record_request_metrics_for_replica(ReplicaMetricReport(replica, series, 1.0))
+    ctx = AutoscalingContext(
+        **dict.fromkeys(list(signature(AutoscalingContext).parameters))
+        | {"running_replicas": [a, b], "raw_metrics": state._get_raw_custom_metrics}
+    )
+
+    assert metric_reports(ctx) == {a: series}
+    assert metric_reports(SimpleNamespace(raw_metrics=ctx.raw_metrics)) == {a: series}
 
 
 def test_a_counter_is_exported_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:

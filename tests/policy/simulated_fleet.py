@@ -198,7 +198,8 @@ class SimulatedFleet:
             placed = sum(self.now - replica.began >= REPORTS_S for replica in each.up())
             pending_s = self.now - min(each.pending_since, default=self.now)
             pending = 0 if each.key in takers or pending_s < 5 else len(each.pending_since)
-            each.memory = each.memory.learn_nodes(pending, pending_s, placed, self.now)
+            given = each.key in takers
+            each.memory = each.memory.learn_nodes(pending, pending_s, placed, self.now, given=given)
             memory, now = each.memory, self.now
             offers.append(
                 Offer(

@@ -108,6 +108,35 @@ def test_a_version_that_turns_bad_later_is_caught() -> None:
     assert 200 < look < 300
 
 
+def test_a_failing_version_with_few_requests_is_caught() -> None:
+    """Each version has a request every 20 s, never in the same look."""
+    rules, found = CanaryRules(), Comparison(0.0, 0.0)
+    for look in range(1, 400):
+        new = Counter(requests=1, errors=1) if look % 10 == 0 else Counter[str]()
+        old = Counter(requests=1) if look % 10 == 5 else Counter[str]()
+        found = found.look(new, old, rules, look * LOOK_S)
+        if found.verdict(rules):
+            break
+
+    assert look <= 200
+
+
+def test_equal_versions_with_few_requests_rarely_raise_an_alarm() -> None:
+    rng, looks, highest = np.random.default_rng(58), 300, []
+    for _ in range(200):
+        found, most = Evidence(), 0.0
+        for look in range(looks):
+            new, old = rng.binomial(1, (0.05, 0.1)).tolist()
+            trials = ((rng.binomial(new, 0.3), new), (rng.binomial(old, 0.3), old))
+            found = found.learn(*trials, 0.5 if look == 0 else 0.5 / looks)
+            most = max(most, found.value)
+        highest.append(most)
+
+    for bound in (5.0, 20.0):
+        beyond = sum(most >= bound for most in highest) / len(highest)
+        assert beyond <= 1.0 / bound + 2.0 * np.sqrt(1.0 / bound / len(highest))
+
+
 def test_one_burst_of_errors_is_not_enough() -> None:
     rules, found = CanaryRules(), Comparison(0.0, 0.0)
     rng = np.random.default_rng(3)

@@ -1,40 +1,12 @@
-"""Models share a fleet: over random fleets and traffic, and in the situations of the documentation."""
+"""Models share a fleet: the situations of the documentation."""
 
 from dataclasses import replace
-from math import ceil, inf
-from typing import Any
-
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from serve_app.policy.coming_nodes import NodeTimes
-from serve_app.policy.fleet_members import Member, Replica
+from serve_app.policy.fleet_members import Replica
 from serve_app.policy.fleet_share import SharingState, share
 from serve_app.wire.resources import ComingNode, Node
-from tests.policy.simulated_fleet import TICK_S, Model, SimulatedFleet
-
-GPU = {"GPU": 1.0}
-
-
-def member(name: str, *ready_s: float | None, node: str = "n0", **rest: Any) -> Member:
-    """A model with a replica on `node` for each age."""
-    replicas = tuple(Replica(f"{name}-{number}", node, age) for number, age in enumerate(ready_s))
-    defaults = {"wanted": max(1, len(ready_s)), "claim": 0, "minimum": 0, "need": GPU, "start_s": 10.0}
-    defaults["target"] = len(ready_s)
-    return Member(name, name, replicas=replicas, **{**defaults, **rest})
-
-
-def waits(name: str, **rest: Any) -> Member:
-    return member(name, **{"wanted": 1, "claim": 1, "waiting": 1.0, **rest})
-
-
-def busy(name: str, *ready_s: float | None, **rest: Any) -> Member:
-    return member(name, *ready_s, **{"claim": len(ready_s), "running": 4.0, "rps": 0.5, **rest})
-
-
-def node(free: float, total: float = 1.0, name: str = "n0") -> Node:
-    return Node({"GPU": total}, {"GPU": free}, name)
-
+from tests.policy.sharing import busy, member, node, waits
 
 # An idle model.
 
@@ -282,119 +254,6 @@ def test_no_more_replicas_go_than_the_large_one_needs() -> None:
     assert (grants["half"].target, grants["whole"].target) == (1, 0)
 
 
-# Over random fleets and traffic.
-
-
-@st.composite
-def traffic(draw: st.DrawFn, end: float) -> list[tuple[float, float]]:
-    """Requests in bursts: when each arrives, and for how long it is served."""
-    found: list[tuple[float, float]] = []
-    for _ in range(draw(st.integers(0, 6))):
-        at = draw(st.floats(0, end))
-        gap = draw(st.sampled_from([0.0, 0.3, 2.0, 7.0]))
-        service = draw(st.sampled_from([0.2, 2.0, 8.0, LONGEST_S]))
-        found += [(at + gap * index, service) for index in range(draw(st.integers(1, 40)))]
-    return sorted(request for request in found if request[0] < end)
-
-
-END = 400.0
-LONGEST_S = 40.0
-"""The longest service, and so the longest drain."""
-
-
-@st.composite
-def fleets(draw: st.DrawFn, most: int = 4, least: int = 1) -> SimulatedFleet:
-    gpus = draw(st.integers(least, most))
-    models = [
-        Model(
-            f"m{n}",
-            start_s=draw(st.sampled_from([1.0, 3.0, 10.0])),
-            weight=draw(st.sampled_from([0.2, 1.0, 5.0])),
-            turn_s=draw(st.sampled_from([None, 20.0, 60.0])),
-            arrivals=draw(traffic(END)),
-        )
-        for n in range(draw(st.integers(2, 6)))
-    ]
-    return SimulatedFleet(models, [{"GPU": float(gpus)}], draw(st.integers(0, 99)))
-
-
-several = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
-
-
-@several
-@given(fleets())
-def test_waits_and_starts_of_models_are_bounded(fleet: SimulatedFleet) -> None:
-    fleet.run(END)
-    places = fleet.nodes["n0"]["GPU"]
-    turn = max(model.turn for model in fleet.models)
-    one_turn = turn + LONGEST_S + max(model.start_s for model in fleet.models) + 4 * TICK_S
-    for model in fleet.models:
-        assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * one_turn
-    unfinished = max(model.start_s for model in fleet.models) * places
-    assert fleet.starting_s <= 2 / 3 * fleet.held_s + unfinished
-
-
-@several
-@given(fleets())
-def test_starts_take_a_fifth_of_the_time_of_replicas_in_use(fleet: SimulatedFleet) -> None:
-    fleet.run(END)
-    for start_s, life_s in fleet.taken_in_use:
-        assert start_s <= life_s / 5
-
-
-@several
-@given(fleets(most=2), st.lists(st.tuples(st.floats(0, END), st.floats(1, 400) | st.just(inf)), max_size=3))
-def test_nodes_that_come_or_never_join_lengthen_no_wait_by_much(
-    fleet: SimulatedFleet, nodes: list[tuple[float, float]]
-) -> None:
-    fleet.coming = [
-        (ComingNode(f"pod{n}", {"GPU": 1.0}, at), at + takes) for n, (at, takes) in enumerate(nodes)
-    ]
-    places = fleet.nodes["n0"]["GPU"]
-    fleet.run(END)
-    start = max(model.start_s for model in fleet.models)
-    one_turn = max(model.turn for model in fleet.models) + LONGEST_S + start + 4 * TICK_S
-    for model in fleet.models:
-        assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * (one_turn + 2 * start)
-
-
-@several
-@given(fleets(), st.integers(0, 2))
-def test_minimum_is_kept_under_any_traffic(fleet: SimulatedFleet, minimum: int) -> None:
-    fleet.models[0].minimum = min(minimum, int(fleet.nodes["n0"]["GPU"]))
-    fleet.run(END)
-    assert fleet.fewest_of_minimum.get("m0", inf) >= fleet.models[0].minimum
-
-
-@several
-@given(fleets(24, 24))
-def test_with_room_for_all_every_own_decision_stands(fleet: SimulatedFleet) -> None:
-    fleet.run(END)
-    assert fleet.identical
-
-
-@several
-@given(fleets())
-def test_each_place_has_at_most_one_drain(fleet: SimulatedFleet) -> None:
-    """A drain makes room for a start, except when a model ends its own replica: here none does."""
-    for model in fleet.models:
-        model.most = 1
-    fleet.run(END - 110)  # no model is idle for `AWAKE_S`
-    assert fleet.drains <= fleet.starts
-
-
-@several
-@given(fleets(), st.data())
-def test_large_replica_gets_its_node_in_turn(fleet: SimulatedFleet, data: st.DataObject) -> None:
-    fleet.nodes = {"n0": {"GPU": 4.0}, "n1": {"GPU": 2.0}}
-    large = fleet.models[0]
-    large.need = {"GPU": data.draw(st.sampled_from([2.0, 4.0]))}
-    large.arrivals = [(float(at), 2.0) for at in range(50, 400, 5)]
-    fleet.run(END)
-    turn = max(model.turn for model in fleet.models)
-    assert large.longest_wait_s <= 2 * (turn + LONGEST_S) + max(m.start_s for m in fleet.models) + 4 * TICK_S
-
-
 # Nodes that come.
 
 
@@ -476,35 +335,3 @@ def test_deleted_pod_stops_counting() -> None:
     times = NodeTimes().see([node(0)], [coming(0.0)], 10.0).see([node(0)], [], 41.0)
 
     assert not times.coming
-
-
-# Models with variants.
-
-
-@st.composite
-def mixed_fleets(draw: st.DrawFn) -> SimulatedFleet:
-    """Models on two kinds of nodes or one. The first may keep replicas: there is one more place of each."""
-    models = []
-    for number in range(draw(st.integers(2, 4))):
-        kept = draw(st.tuples(st.integers(0, 1), st.integers(0, 1))) if not number else (0, 0)
-        model = Model(f"v{number}", minimum=kept[0], on_demand=kept[1], arrivals=draw(traffic(END)))
-        models += model.in_kinds((GPU, 1.0, draw(st.booleans())), ({"L": 1.0}, 2.0, False))
-    for number in range(draw(st.integers(0, 3))):
-        need = {draw(st.sampled_from(["GPU", "L"])): 1.0}
-        models.append(Model(f"m{number}", need=need, arrivals=draw(traffic(END))))
-    nodes = [{"GPU": draw(st.integers(2, 3)) * 1.0}, {"L": draw(st.integers(2, 3)) * 1.0}]
-    return SimulatedFleet(models, nodes, draw(st.integers(0, 99)))
-
-
-@settings(several, max_examples=5)  # each takes 2 s
-@given(mixed_fleets())
-def test_models_with_variants_wait_for_their_turns_at_most(fleet: SimulatedFleet) -> None:
-    fleet.run(END)
-    places = min(fleet.nodes["n0"]["GPU"], fleet.nodes["n1"]["L"]) - 1
-    turn = max(model.turn for model in fleet.models)
-    one_turn = turn + LONGEST_S + max(model.start_s for model in fleet.models) + 4 * TICK_S
-    others = len({model.name for model in fleet.models}) - 1
-    for model in fleet.models:
-        # After 15 s without a place of one kind, the mix tries the other kind.
-        assert model.longest_wait_s <= ceil(others / places) * one_turn + 2 * 15.0
-    assert not fleet.broken

@@ -1,6 +1,8 @@
 """Which variants serve a model: the cheapest mix, dry variants, spare replicas, and moves that pay."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -186,6 +188,59 @@ def test_the_dearest_fleet_is_named_beside_the_price() -> None:
     assert fleet.mix is not None
     assert fleet.mix.usd_per_hour == pytest.approx(4.8)
     assert fleet.mix.dearest_usd_per_hour == pytest.approx(14.8)
+
+
+def price(loads: Sequence[float], *offers: Offer) -> float:
+    """The cost of a fleet whose replicas have nodes at once and serve after a start. A load is for 5 s."""
+    state, usd = VariantMixState(), 0.0
+    began: dict[str, list[float]] = {offer.name: [] for offer in offers}
+    for now, load in enumerate(loads):
+        seen = []
+        for offer in offers:
+            placed = began[offer.name]
+            ready = sum(5.0 * (now - at) >= offer.start_s for at in placed)
+            seen.append(replace(offer, placed=len(placed), ready=ready))
+        mix, state = choose(seen, load, 0, WINDOW_S, state, 5.0 * now)
+        for name, count in mix.targets.items():
+            began[name] = [*began[name], *[now] * count][:count]
+        usd += cost(offers, mix.targets) * 5.0 / 3600.0
+    return usd
+
+
+def changing_load(seed: int) -> list[float]:
+    """A load that changes for up to two minutes, and stays for up to five."""
+    random, load, found = Random(seed), 60.0, list[float]()
+    while len(found) < 360:
+        then, steps = min(max(load * random.uniform(0.7, 1.4), 5.0), 200.0), random.randint(1, 24)
+        found += [load + (then - load) * step / steps for step in range(1, steps + 1)]
+        found += [then] * random.randint(6, 60)
+        load = then
+    return found
+
+
+@pytest.mark.parametrize(("capacity_rps", "dearer"), [(4.0, 1.3), (6.0, 1.05), (6.0, 1.5), (9.0, 1.05)])
+def test_a_variant_with_dearer_work_costs_its_trial_at_most(capacity_rps: float, dearer: float) -> None:
+    extra = Offer("extra", SPOT.usd_per_work * dearer * capacity_rps, capacity_rps)
+    trial_usd = extra.usd_per_hour * 2 * extra.start_s / 3600.0
+    loads = [changing_load(seed) for seed in range(3)]
+
+    without = sum(price(each, SPOT, ON_DEMAND) for each in loads)
+    assert sum(price(each, SPOT, ON_DEMAND, extra) for each in loads) <= without + trial_usd
+
+
+def test_growth_buys_no_dearer_work_to_save_little() -> None:
+    fleet = Fleet(SPOT, replace(SMALL, usd_per_hour=1.1))
+    fleet.step(20.0)
+
+    assert [fleet.step(rps) for rps in (21.0, 26.0)] == [{"spot": 3, "l40s": 0}] * 2
+
+
+def test_a_cheap_last_replica_goes_when_its_work_grows() -> None:
+    fleet = Fleet(SPOT, replace(SMALL, usd_per_hour=0.6))
+    fleet.step(20.0)
+
+    assert fleet.step(21.0) == {"spot": 2, "l40s": 1}
+    assert [fleet.step(28.0) for _ in range(2)][-1] == {"spot": 3, "l40s": 0}
 
 
 OFFERS = st.lists(

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from serve_app.batch.file_store import DamagedError
 from serve_app.batch.queue import Answered, LeasedLine
-from serve_app.batch.records import Batch, Line, LineError
+from serve_app.batch.records import OPEN, Batch, Line, LineError
 from serve_app.batch.tables import LINES
 from serve_app.runner.runner import LEASE_S
 from serve_app.wire.batches import NO_BATCHES, BatchLine, LineAnswer
@@ -310,6 +311,24 @@ async def test_a_batch_whose_check_fails_ends(bench: Bench, status: str) -> None
 
     assert bench.stored.results(batch) == ({}, {})
     assert status == "cancelled" or name in bench.reason(batch)
+
+
+async def test_a_failed_check_spares_a_batch_that_has_begun(bench: Bench) -> None:
+    """Another runner could read the input file, and began just as this one gave it up."""
+    batch = bench.stored.add(1)
+    bench.unvalidate()
+
+    def check(batch: Batch) -> None:
+        bench.validated.append(batch.id)
+        if len(bench.validated) == 6:
+            bench.stored.store.start(batch.id, "tide", [Line(1, "r1", 0, 1)], bench.now)
+        raise DamagedError("the object cannot be read")
+
+    bench.validate = check
+    async with bench.running():
+        await until(lambda: bench.stored.batch(batch).status not in OPEN, bench.wait)
+
+    assert bench.stored.batch(batch).status == "completed"
 
 
 @pytest.mark.parametrize(("padding", "counted"), [(0, 70), (1 << 20, 32_768 * 8)])

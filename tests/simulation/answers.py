@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.sampling_params import SamplingParams
 
 from serve_app.engine.generate_operation import TokenTexts
-from tests.simulation.client import CALLS, STOP, Asked
+from tests.simulation.client import CALLS, CALLS_BEGIN, STOP, Asked
 
 if TYPE_CHECKING:
     from tests.simulation.client import Client
@@ -56,8 +56,10 @@ def expected(oracle: Oracle, asked: Asked, model: str) -> Got:
             count = next(each for each in range(len(ids)) if STOP in "".join(texts[: each + 1]))
             ids, text, ended = ids[: count + 1], text.partition(STOP)[0], True
         if asked.calls:
-            text, got.calls[sequence] = text.partition("<tool_call>")[0], CALLS[: asked.calls]
-            got.told[sequence] = [json.dumps(arguments) for _, arguments in CALLS[: asked.calls]]
+            text, got.calls[sequence] = text.partition(CALLS_BEGIN[oracle.parser])[0], CALLS[: asked.calls]
+            # `hermes` passes on what the model writes, and `olmo3` makes JSON of it.
+            ascii_ = oracle.parser == "hermes"
+            got.told[sequence] = [json.dumps(each, ensure_ascii=ascii_) for _, each in CALLS[: asked.calls]]
         got.texts[sequence], got.cut[sequence] = text.strip(), not ended
         tokens += len(ids)
     got.usage = len(prompt), tokens

@@ -7,14 +7,13 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +32,7 @@ from serve_app.batch.records import DAY_S, OPEN, Batch
 from serve_app.batch.store import BatchStore
 from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.ingress.batch_calls import BatchCalls
+from serve_app.runner.open_batch import backoff_s
 from serve_app.runner.runner import Runner
 from serve_app.settings.tree import HttpSettings
 from serve_app.wire.batches import BatchLine, LineAnswer, LineAnswers
@@ -45,9 +45,21 @@ _HOUR_S = 30
 _SLACK_S = 150.0
 """A batch ends so long after its window and the last fault: leases, backoffs, and clocks that were set."""
 _QUIET_S = 60.0
+_LATE_S = 8.0
+"""The longest time from when a line may be sent to its call, or from a window's end to that of the calls."""
 _CHAT = "/v1/chat/completions"
+_GIVES_UP_S = (16.0, 26.0)
+"""When a runner gives up an input file that it cannot read, after the upload."""
 _BUSY = (500, 503, 507)
 """The statuses after which a client tries again."""
+
+
+class _Queue(BatchQueue):
+    """A queue whose process may stand still with a row that others change."""
+
+    def end(self, *args: Any) -> Any:
+        step("end")
+        return super().end(*args)
 
 
 class _Base(BatchStore):
@@ -86,31 +98,61 @@ class _Objects:
     async def put_async(self, store: Any, name: str, chunks: Any, **_: Any) -> None:
         self.put(store, name, b"".join([chunk async for chunk in chunks]))
         if self._world.fails("unreadable"):
-            self._world.take_away(name, (5.0, 25.0, 45.0))
+            self._world.take_away(name, self._world.unread_s)
             self._world.unreadable.add(name.removeprefix("files/"))
 
     async def get_range_async(self, store: Any, name: str, **part: int) -> Any:
         return self.get_range(store, name, **part)
 
 
+@dataclass
+class _Line:
+    """What has happened to a line of a batch."""
+
+    asked: int = 0
+    ended: float = 0.0
+    """When the last call that had it ended."""
+    statuses: list[int] = field(default_factory=list)
+    """Those of the answers that a runner has got."""
+
+    @property
+    def final(self) -> bool:
+        """Whether it has its final answer. The third fault of the server is one."""
+        return not {200, 400}.isdisjoint(self.statuses) or self.statuses.count(500) > 2
+
+
 class BatchWorld(World):
     """Clients, runners and stores."""
 
-    def __init__(self, seed: str, folder: Path) -> None:
+    def __init__(self, seed: str) -> None:
         often = (0.0, 0.0, 0.01, 0.1)
-        answers = (0.0, 0.05, 0.5)
-        kills = (0.0, 0.002, 0.01)
-        rare = {"slow": (0.0, 0.0, 0.05), "unreadable": (0.0, 0.0, 0.3)}
-        super().__init__(seed, kill=kills, base=often, commit=often, objects=often, answer=answers, **rare)
-        self.folder, draw = folder, self.draw
+        rates = {"kill": (0.0, 0.002, 0.01), "base": often, "commit": often, "objects": often}
+        rates |= {"slow": (0.0, 0.0, 0.05), "slow end": (0.0,), "unreadable": (0.0, 0.0, 0.3)}
+        super().__init__(seed, answer=(0.0, 0.05, 0.5), **rates)
+        draw = self.draw
         kinds = ("unmounted", "full", "base", "clock", "damage")
         self.events = sorted(
             (draw.uniform(0.0, CALM_S / 2), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
         )
         self.runners, self.clients = draw.choice((1, 1, 2, 3)), draw.randint(1, 3)
         self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))
+        self.unread_s: tuple[float, ...] = (5.0, 25.0, 45.0)
+        self.theme = draw.choice(("", "", "steady", "check"))
+        """In a `steady` world, only answers fail. In a `check`, files come back as a runner gives them up."""
+        if self.theme == "steady":
+            self.events, self.rates = [], {"answer": self.rates["answer"]}
+        elif self.theme == "check":
+            self.rates |= {"kill": 0.005, "slow end": 0.5, "unreadable": 1.0}
+            self.runners = 3
+            self.unread_s = tuple(draw.uniform(*_GIVES_UP_S) for _ in range(3))
+        happens = {kind for _, kind in self.events} | {kind for kind, rate in self.rates.items() if rate}
+        self.late_s = _LATE_S + 30.0 * len(happens & {"base", "clock", "slow"})
+        self.lines: defaultdict[tuple[str, int], _Line] = defaultdict(_Line)
+        """By batch and number."""
         self.in_flight: Counter[tuple[int, str]] = Counter()
         """By runner and batch."""
+        self.flying: Counter[tuple[str, int]] = Counter()
+        """By batch and number."""
         self.damaged: dict[str, set[str]] = {}
         """By batch: the lines whose answers were in damaged objects."""
         self.unreadable: set[str] = set()
@@ -120,7 +162,7 @@ class BatchWorld(World):
         self._over = asyncio.Event()
 
     def __str__(self) -> str:
-        return f"{self.runners} runners, {self.clients} clients, {self.rates} {self.events}"
+        return f"{self.theme} {self.runners} runners, {self.clients} clients, {self.rates} {self.events}"
 
     def note(self, text: str) -> None:
         self.loop.network.note(text)
@@ -128,11 +170,24 @@ class BatchWorld(World):
     def store(self) -> BatchStore:
         return _Base(f"sqlite:///{self.folder}/batch.db")
 
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        super().patch(patch)
+        ids, in_order = Random(f"ids {self.seed}"), SimpleNamespace(map=map)
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128)))
+        patch.setattr(secrets, "token_hex", lambda size: ids.randbytes(size).hex())
+        patch.setattr("serve_app.batch.file_store.obstore", _Objects(self))
+        patch.setattr("serve_app.batch.queue.ThreadPoolExecutor", lambda _: nullcontext(in_order))
+        patch.setattr("serve_app.api.batch_access.ThreadPoolExecutor", lambda *_: self.loop)
+        patch.setattr("serve_app.api.batches._HOUR_S", _HOUR_S)
+        steady = partial(SteadyTime, self.wall, self.loop.time)
+        patch.setattr("serve_app.runner.runner.SteadyTime", steady)
+
     async def run(self) -> None:
-        """Let everything happen, and check what is left."""
         self.files = FileStore(f"file://{self.folder}/files")
         self._store = self.store()
-        runners = [self.loop.create_task(self._run_runner(number)) for number in range(self.runners)]
+        always = [self._watch(), *map(self._run_runner, range(self.runners))]
+        tasks = [self.loop.create_task(each) for each in always]
         async with asyncio.TaskGroup() as group:
             api = Process(self, mortal=False)
             access = BatchAccess(self.store(), self.files, self.wall)
@@ -145,7 +200,7 @@ class BatchWorld(World):
         await asyncio.sleep(_QUIET_S)
         self.faults += [f"in flight: {count} of {key}" for key, count in self.in_flight.items() if count]
         self._over.set()
-        await asyncio.gather(*runners)
+        await asyncio.gather(*tasks)
         await asyncio.sleep(1.0)
         self._check()
         self._store.close()
@@ -165,7 +220,7 @@ class BatchWorld(World):
             process = Process(self)
             current.set(process)
             store = self.store()
-            queue = BatchQueue(store, self.files, self.loop.time)
+            queue = _Queue(store, self.files, self.loop.time)
             ask, end = partial(self._ask, number), partial(self._note_end, number, store)
 
             def check(batch: Batch, store: BatchStore = store, end: Any = end) -> None:
@@ -199,14 +254,25 @@ class BatchWorld(World):
         ingress: Any = SimpleNamespace(answer=partial(self._answer, runner))
         calls = BatchCalls(found, ingress, models, knobs)  # type: ignore[arg-type]
         answers = calls.answer(batch.owner, batch.id, batch.endpoint, batch.model or "", lines)
-        async with aclosing(answers):
-            async for part in answers:
-                if self.fails("answer"):
-                    raise self.draw.choice((ConnectionError("gone"), asyncio.CancelledError()))
-                yield part
+        asked = {line.number: self.lines[batch.id, line.number] for line in lines}
+        try:
+            async with aclosing(answers):
+                async for part in answers:
+                    if self.fails("answer"):
+                        raise self.draw.choice((ConnectionError("gone"), asyncio.CancelledError()))
+                    for answer in part.answers:
+                        asked[answer.number].statuses.append(answer.status)
+                    yield part
+        finally:
+            for each in asked.values():
+                each.asked, each.ended = each.asked + 1, self.loop.time()
 
     async def _answer(self, runner: int, owner: str, batch_id: str, url: str, line: BatchLine) -> LineAnswer:
         self.in_flight[runner, batch_id] += 1
+        mine = batch_id, line.number
+        if mine in self.flying and self.theme == "steady":
+            self.faults.append(f"line {line.number} is in flight twice")
+        self.flying[mine] += 1
         try:
             await asyncio.sleep(self.draw.expovariate(1 / self.answer_s))
             status = 200
@@ -218,6 +284,7 @@ class BatchWorld(World):
             return LineAnswer(line.number, f"req-{name}", status, json.dumps({"to": name}).encode())
         finally:
             self.in_flight[runner, batch_id] -= 1
+            self.flying -= Counter([mine])
 
     # Clients
 
@@ -295,6 +362,34 @@ class BatchWorld(World):
 
     # What must hold
 
+    async def _watch(self) -> None:
+        """Find calls after the end of a window, and lines that nobody sends."""
+        while not self._over.is_set():
+            for batch in self._batches():
+                late_s = self.loop.time() + UNIX_S - batch.expires_at
+                wrong = {
+                    "calls go on after the window": late_s > self.late_s
+                    and any(batch_id == batch.id for batch_id, _ in self.flying),
+                    "nobody sends a line": self.theme == "steady"
+                    and batch.status == "in_progress"
+                    and late_s < 0
+                    and not self.flying
+                    and self._idle_s(batch) > _LATE_S,
+                }
+                found = [f"{_name(batch)}: {fault}" for fault, holds in wrong.items() if holds]
+                self.faults += set(found) - set(self.faults)
+            await asyncio.sleep(1.0)
+
+    def _lines(self, batch: Batch) -> list[_Line]:
+        return [self.lines[batch.id, number + 1] for number in range(batch.total)]
+
+    def _idle_s(self, batch: Batch) -> float:
+        """Return for how long nothing was sent though a line could have been; negative if none could."""
+        due = [line.ended + backoff_s(line.asked) for line in self._lines(batch) if not line.final]
+        last = max((each.ended for each in self.lines.values()), default=0.0)
+        began = max(last, (batch.in_progress_at or 0) - UNIX_S)
+        return self.loop.time() - max(began, min(due, default=float("inf")))
+
     def _batches(self) -> list[Batch]:
         columns = [BATCHES.c[name] for name in Batch.__dataclass_fields__]
         with BatchStore.begin(self._store) as connection:
@@ -343,12 +438,24 @@ class BatchWorld(World):
             return "an answer is that of another line"
         if (batch.completed, batch.failed) != (len(output), codes[""] + codes["answer_lost"]):
             return f"it counts {batch.completed} and {batch.failed}, not {len(output)} and {codes}"
-        may_fail = batch.id in self.damaged or batch.input_file_id in self.unreadable
+        early = batch.status == "expired" and (batch.expired_at or 0) < batch.expires_at
+        if early and "clock" not in {kind for _, kind in self.events}:
+            return "it has expired before the end of its window"
+        unread = batch.input_file_id in self.unreadable and batch.in_progress_at is None
+        may_fail = batch.id in self.damaged or unread
         if batch.status == "failed" and not may_fail:
             return f"it has failed: {batch.errors}"
         lost = {line["custom_id"] for line in errors if (line["error"] or {}).get("code") == "answer_lost"}
         if more := lost - self.damaged.get(batch.id, set()):
             return f"the answers of {sorted(more)} are lost, and were in no damaged object"
+        wrong = Counter(line["response"]["status_code"] for line in errors if line["response"])
+        final = Counter(500 if 400 not in each.statuses else 400 for each in self._lines(batch) if each.final)
+        if any(count > final[status] for status, count in wrong.items()):
+            return f"the statuses {wrong} are not final: {final} are"
+        none = sum(count for code, count in codes.items() if code.startswith("batch_"))
+        lasts = self.runners == 1 and not self.rates.get("kill") and batch.id not in self.damaged
+        if lasts and none > sum(not each.final for each in self._lines(batch)):
+            return f"{none} lines have no answer, although a runner got answers to some of them"
         allowed = {"completed": "", "expired": "batch_expired", "cancelled": "batch_cancelled"}
         unanswered = codes.keys() - {"", "answer_lost"}
         return "" if unanswered <= {allowed.get(batch.status, "batch_failed")} else f"its errors are {codes}"
@@ -365,22 +472,3 @@ def _name(batch: Batch) -> str:
 def _line(name: str) -> dict[str, Any]:
     body = {"model": "tide", "messages": [{"role": "user", "content": name}]}
     return {"custom_id": name, "method": "POST", "url": _CHAT, "body": body}
-
-
-def run_batches(seed: str) -> World:
-    """Run the world of a seed to its end. Its `faults` say what did not hold."""
-    ids = Random(f"ids {seed}")
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        world = BatchWorld(seed, Path(folder))
-        world.patch_time(patch)
-        patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128)))
-        patch.setattr(secrets, "token_hex", lambda size: ids.randbytes(size).hex())
-        patch.setattr("serve_app.batch.file_store.obstore", _Objects(world))
-        in_order = SimpleNamespace(map=map)
-        patch.setattr("serve_app.batch.queue.ThreadPoolExecutor", lambda _: nullcontext(in_order))
-        patch.setattr("serve_app.api.batch_access.ThreadPoolExecutor", lambda *_: world.loop)
-        patch.setattr("serve_app.api.batches._HOUR_S", _HOUR_S)
-        patch.setattr("serve_app.runner.runner.SteadyTime", lambda: SteadyTime(world.wall, world.loop.time))
-        world.finish(world.run())
-    return world

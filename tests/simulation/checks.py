@@ -13,12 +13,17 @@ from tests.simulation.client import Client
 if TYPE_CHECKING:
     from tests.simulation.request_world import RequestWorld
 
+SHORT_WAIT_S = 3.0
+"""The queue's timeouts in worlds where they end."""
 AMOUNTS = ("requests", "prompt_tokens", "completion_tokens")
 """The amounts of the ledger that are known."""
 LOSSES = ("cut", "kill", "core", "hang", "partition")
 """The kinds of events after which requests lose an engine."""
+_TIMEOUTS = ("cold_wait_timeout_s", "background_wait_timeout_s")
 _LEFT = Got(error="no answer")
 _LOOK_S = 0.05
+_CONNECT_S = 4.0
+"""The longest time from a reservation to the call, and from a stream's move to the end of its former call."""
 _DELAY_S = 1.0
 """The longest way of a request or an answer between a client and an ingress replica."""
 _MOST_DEATHS = 2
@@ -32,6 +37,7 @@ _ERRORS = {
     "have been replaced": "replaced",
     "engines cannot start": "ray_gives_up",
     "its source cannot be read": "unread",
+    "no replica could take the request within": "late",
 }
 """The reasons of errors that a client may get, by a part of the message."""
 
@@ -64,6 +70,9 @@ def _fault(world: RequestWorld, client: Client, answers: dict[str, Got]) -> str:
         return f"no end, or no whole one, after {client.body[-100:]!r}"
     if client.left:
         return ""
+    most_s = max(world.values_of("keep_alive_interval_s")) + _DELAY_S
+    if client.asked.streams and not client.asked.pauses_s and client.first_byte_s > most_s:
+        return f"it got nothing within {client.first_byte_s} s"
     got = answers[client.asked.name] = read_answer(client)
     if got.error:
         kind = next((kind for part, kind in _ERRORS.items() if part in got.error), "other")
@@ -86,14 +95,17 @@ def _is_allowed(world: RequestWorld, client: Client, kind: str) -> bool:
     lost = [event for event in before if event in LOSSES]
     beside = sum(each.began <= client.ended and client.began <= each.ended + 5.0 for each in world.clients)
     unread = bool(world.unread_adapters and client.asked.adapter)
+    short = any(SHORT_WAIT_S in world.values_of(knob) for knob in _TIMEOUTS)
+    late = short and client.ended - client.began >= SHORT_WAIT_S
     causes = {
-        "full": beside > min(world.limits["max_ongoing_requests"], *world.held),
+        "full": beside > min(world.limits["max_ongoing_requests"], *world.values_of("max_held_requests")),
         "limit": len(world.keys.get(client.asked.key, ())) > 1,
         # The retry budget is enough for one loss, if another engine may take the request.
-        "lost": len(lost) > 1 or "redeploy" in before or (lost and (unread or world.ray_gives_up)),
+        "lost": len(lost) > 1 or "redeploy" in before or (lost and (unread or world.ray_gives_up or late)),
         "replaced": "redeploy" in before,
         "ray_gives_up": world.ray_gives_up,
         "unread": unread,
+        "late": late,
     }
     return bool(causes.get(kind))
 
@@ -108,7 +120,12 @@ def _check_ledger(world: RequestWorld, key: str, clients: list[Client], used: _U
     due = len(usages), sum(each[0] for each in usages), sum(each[1] for each in usages)
     found = tuple(world.usage[key, name] for name in AMOUNTS)
     exact = len(usages) == len(clients) and not (world.happened or world.oracle.deaths)
-    if (found != due) if exact else any(one < other for one, other in zip(found, due, strict=True)):
+    others = sum(each.asked.most * int(each.asked.body.get("n", 1)) for each in clients if each not in used)
+    # An engine may be lost with a first event that it has counted.
+    moved = not (world.oracle.deaths or {kind for _, kind in world.happened} & {*LOSSES})
+    more = moved and (found[0] > len(clients) or found[2] > due[2] + others)
+    less = any(one < other for one, other in zip(found, due, strict=True))
+    if (found != due) if exact else (less or more):
         world.faults.append(f"the ledger has {found} of key {key!r}, and its answers {due}")
 
 
@@ -215,11 +232,13 @@ def check_quiet(world: RequestWorld) -> None:
 
 
 async def watch(world: RequestWorld) -> None:
-    """Find requests that wait beside a free replica, or for a replica that nobody starts."""
+    """Find what must not last: a wait beside a free replica or over its deadline, and work for nobody."""
     since: Counter[str] = Counter()
     """For how many looks in a row something has been wrong."""
     while True:
-        limit = min(world.limits["max_ongoing_requests"], *world.places)
+        limit, now = min(world.limits["max_ongoing_requests"], *world.places), world.loop.time()
+        looks: list[tuple[str, Any, float]] = []
+        """What may be wrong, whether it is, and the seconds for which it may be."""
         for ingress in world.ingresses:
             queue, replicas = ingress.admission.queue, ingress.replicas
             loads = [
@@ -229,19 +248,35 @@ async def watch(world: RequestWorld) -> None:
             ]
             # A request that lost a replica of another model waits for one of its own.
             waits = len(queue) and min(loads, default=limit) < limit and len(world.identities) == 1
-            asked_s = 0.0 if ingress.handle.asking else world.loop.time() - ingress.handle.last_asked
+            asked_s = 0.0 if ingress.handle.asking else now - ingress.handle.last_asked
             unasked = queue.foreground and not len(replicas) and asked_s > 2.0
             failing = any(one.failures and not one.trouble for one in replicas.listed())
-            for wrong, holds, most_s in (
-                ("the failures of a replica do not heal", failing, 5.0),
-                ("a request waits beside a free replica", waits, 1.0),
-                ("requests wait, and nobody asks Ray for a replica", unasked, 1.0),
-            ):
-                since[wrong + ingress.name] = since[wrong + ingress.name] + 1 if holds else 0
-                if since[wrong + ingress.name] == most_s / _LOOK_S:
-                    world.faults.append(f"{ingress.name}: {wrong}")
+            late = any(
+                now - each.since > max(world.values_of(_TIMEOUTS[each.background]))
+                for each in [*queue.requests(), *queue.requests(background=True)]
+            )
+            looks += [
+                (f"{ingress.name}: the failures of a replica do not heal", failing, 5.0),
+                (f"{ingress.name}: a request waits beside a free replica", waits, 1.0),
+                (f"{ingress.name}: requests wait, and nobody asks Ray for a replica", unasked, 1.0),
+                (f"{ingress.name}: a request waits behind its deadline", late, 1.0),
+            ]
             for key, demand in ingress.quotas.demands().items() if world.keys else ():
                 most = world.keys[key].get("concurrent_requests", 10**6)
                 if max(demand.open_requests, demand.open_background) > most:
                     world.faults.append(f"{ingress.name}: key {key!r} has {demand} open, more than {most}")
+        usable = [one for each in world.ingresses for one in each.replicas.listed() if not one.trouble]
+        calls = sum(engine.plane.open_requests for engine in world.running)
+        readers = sum(each.is_open and bool(each.asked.pauses_s) for each in world.clients)
+        names = Counter(name for each in world.alive if not each.core.stopped for name in each.core.names)
+        passes = not world.loop.network.held
+        idle = passes and sum(one.all_in_flight for one in usable) > calls + readers
+        looks.append(("more places are taken than engines have calls", idle, _CONNECT_S))
+        looks.append(
+            ("two engines run one request", passes and max(names.values(), default=0) > 1, _CONNECT_S)
+        )
+        for wrong, holds, most_s in looks:
+            since[wrong] = since[wrong] + 1 if holds else 0
+            if since[wrong] == most_s / _LOOK_S:
+                world.faults.append(wrong)
         await asyncio.sleep(_LOOK_S)

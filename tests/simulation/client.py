@@ -19,6 +19,8 @@ _WORDS = ("the sea", "is calm", "and grey", "waves", "roll over", "old stones", 
 STOP = "STOP"
 CALLS = [("get_weather", {"city": "Berlin am See", "days": 3}), ("get_time", {"zone": {"name": 'a"b\\n海'}})]
 """The tools that an answer calls, with their arguments."""
+CALLS_BEGIN = {"hermes": "<tool_call>", "olmo3": "<function_calls>"}
+"""Where calls begin in an answer, by parser. The events of `olmo3` depend on the division into outputs."""
 LANES = ("interactive", "standard", "background")
 ADAPTERS = ("sailor", "gull", "stone")
 
@@ -61,8 +63,8 @@ class Asked:
         return self.body["model"] if self.body["model"] in ADAPTERS else ""
 
 
-def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
-    """Draw what a client of a world asks for. `most_tokens` bounds the answer."""
+def draw_asked(seed: str, number: int, most_tokens: int, parser: str) -> Asked:
+    """Draw what a client of a world asks for. `most_tokens` bounds the answer, whose tools `parser` reads."""
     draw = Random(f"asked {seed} {number}")
     api, text = draw.choice(_APIS), " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))
     most = min(most_tokens, draw.choice((1, 2, 5, 20, 20, 60, 60, 150, 600)))
@@ -83,8 +85,7 @@ def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
     elif kind == "tools" and api in ("chat/completions", "messages", "responses"):
         calls, most = draw.choice((1, 2)), 300
         said = draw.choice(("", "I look.\n", " ".join(draw.choices(_WORDS, k=30)) + "\n"))
-        told = [f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>" for n, a in CALLS]
-        script = Script(said + "\n".join(told[:calls]), 0)
+        script = Script(_written(parser, calls, said), 0)
         body["tools"] = [_tool(api, name) for name, _ in CALLS]
     script.ends_engines = draw.random() < 0.05
     body["max_output_tokens" if api == "responses" else "max_tokens"] = most
@@ -101,6 +102,16 @@ def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
     if draw.random() < 0.3:
         asked.pauses_s = draw.choice((0.01, 0.5, 20.0))
     return asked
+
+
+def _written(parser: str, count: int, said: str) -> str:
+    """Return how a model calls tools, in the format of a parser."""
+    if parser == "hermes":
+        told = [f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>" for n, a in CALLS]
+        return said + "\n".join(told[:count])
+    given = [(name, [f"{key}={json.dumps(each)}" for key, each in values.items()]) for name, values in CALLS]
+    lines = [f"{name}({', '.join(values)})" for name, values in given[:count]]
+    return CALLS_BEGIN[parser] + "\n".join(lines) + "</function_calls>"
 
 
 def _tool(api: Api, name: str) -> dict[str, Any]:
@@ -127,6 +138,7 @@ class Client(asyncio.Protocol):
     hung: bool = False
     began: float = 0.0
     """When it asked, on the loop's clock."""
+    first_byte_s: float = 0.0
     ended: float = 0.0
 
     def __post_init__(self) -> None:
@@ -134,6 +146,11 @@ class Client(asyncio.Protocol):
         self._done = asyncio.Event()
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Transport
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for the rest of its answer."""
+        return self.began > 0.0 and not self.ended
 
     async def run(self, addresses: list[tuple[str, int]]) -> None:
         """Ask, and read until the end."""
@@ -185,6 +202,7 @@ class Client(asyncio.Protocol):
         self.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
+        self.first_byte_s = self.first_byte_s or asyncio.get_running_loop().time() - self.began
         self.body += body
 
     def on_message_complete(self) -> None:

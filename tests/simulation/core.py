@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from vllm.v1.engine import EngineCoreOutputs
@@ -17,7 +18,6 @@ from xxhash import xxh3_64_intdigest
 from serve_app.engine.continuing_core import delivered_count
 from tests.engine.simulated_core import SimulatedCore
 from tests.engine.stub_engine_core import StubEngineCore
-from tests.simulation.lanes import LaneWatch
 
 _FIRST, _TOKENS = 300, 1700
 """The tokens that are generated: none of them is special."""
@@ -45,6 +45,8 @@ class Oracle:
     prompts: dict[str, list[int]] = field(default_factory=dict)
     deaths: list[tuple[float, str]] = field(default_factory=list)
     """When an engine died of a request, and the request's name."""
+    parser: str = "hermes"
+    """The parser of tool calls."""
     tokenizer: Any = None
     _begins: dict[str, list[int]] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class Oracle:
         return tokens
 
 
+@cache
 def _client_and_sequence(name: str) -> tuple[str, int]:
     """Return the name of a client's request, and the number of a sequence, from its name in vLLM's engine."""
     found = re.match(r"(?:(\d+)_)?.*?(sim\d+)", name)
@@ -90,13 +93,6 @@ class _Scheduler(SimulatedCore):
         super().__init__(**model)
         self.made: list[EngineCoreOutputs] = []
         self._oracle, self._identity = oracle, identity
-        self._watch = LaneWatch(self.scheduler, oracle.faults)
-
-    def step(self) -> dict[str, int]:
-        self._watch.before()
-        tokens = super().step()
-        self._watch.check(tokens)
-        return tokens
 
     def sample(self, request: Request) -> int:
         name, sequence = _client_and_sequence(request.request_id)
@@ -108,6 +104,9 @@ class _Scheduler(SimulatedCore):
 
     def emit(self, outputs: EngineCoreOutputs) -> None:
         self.made.append(outputs)
+
+    def report(self, fault: str) -> None:
+        self._oracle.faults.append(fault)
 
 
 class Core(StubEngineCore):
@@ -130,6 +129,11 @@ class Core(StubEngineCore):
     def dead(self) -> bool:
         """Whether it has died."""
         return bool(self.resources.engine_dead)
+
+    @property
+    def names(self) -> set[str]:
+        """The clients' requests whose sequences the scheduler has."""
+        return {_client_and_sequence(name)[0] for name in self._scheduler.scheduler.requests}
 
     @property
     def unfinished(self) -> int:
@@ -159,16 +163,12 @@ class Core(StubEngineCore):
         self._scheduler.abort(request_ids)
 
     async def add_lora_async(self, _: Any) -> bool:
-        return await self._call()
-
-    async def remove_lora_async(self, _: int) -> bool:
-        return await self._call()
-
-    async def _call(self) -> bool:
         await asyncio.sleep(self._step_s)
         if self.dead:
             raise EngineDeadError
         return True
+
+    remove_lora_async = add_lora_async
 
     async def get_output_async(self) -> EngineCoreOutputs:
         output = await self._outputs.get()

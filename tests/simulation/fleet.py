@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
@@ -28,6 +30,7 @@ from serve_app.cluster.serve_status import ServeStatus
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.chat_operations import Serving
 from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import ProgressReader, StoredState
@@ -44,8 +47,9 @@ from serve_app.weights import embedded_adapter_path
 from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter
 from serve_app.wire.data_plane import Beat
 from tests.api.server import StubObserver
-from tests.engine.stub_engine_core import MODEL, configured, put_in_place
+from tests.engine.stub_engine_core import MODEL, configured, put_in_place, use_parser
 from tests.ingress.fakes import FakeHandle
+from tests.simulation.checks import AMOUNTS
 from tests.simulation.core import Core
 
 if TYPE_CHECKING:
@@ -56,6 +60,8 @@ LORA = {"max_rank": 8, "max_loaded": 1, "max_cached": 2}
 SIMULATED = {**MODEL, "max_model_len": 1024, "lora": LORA}
 _MOST_LOADS = 2
 """Of an adapter while one call waits: another call may take it first, and the adapter then leaves."""
+_PAUSES = 0.1
+"""How often an engine's stream pauses behind an event."""
 _front_ends: list[tuple[Core, Serving]] = []
 """vLLM's front ends that no world uses now, each with its core."""
 
@@ -114,6 +120,23 @@ class CountedAdapters(Adapters):
         self.used -= 1
 
 
+class PausingEngine(LocalEngine):
+    """Its streams pause behind some of their events, the last one included, as any generator may."""
+
+    world: RequestWorld
+
+    @asynccontextmanager
+    async def call(self, call: EngineCall) -> AsyncIterator[EngineReply]:
+        async with super().call(call) as reply:
+            yield replace(reply, stream=reply.stream and self._pausing(reply.stream))
+
+    async def _pausing(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for data in stream:
+            yield data
+            if (most_s := self.world.pause_s) and self.world.draw.random() < _PAUSES:
+                await asyncio.sleep(most_s * self.world.draw.random())
+
+
 class Engine:
     """One engine replica: its core, vLLM's front end, our engine code and its data plane."""
 
@@ -135,6 +158,7 @@ class Engine:
         )
         settings = ModelSettings.model_validate(SIMULATED | world.engine)
         assert settings.lora is not None
+        use_parser(self.serving, tool_parser_name=world.parser)
         self.serving.adapters.clear()
         store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
         clock = world.loop.time
@@ -147,9 +171,10 @@ class Engine:
         registry = self.serving.adapters
         self.adapters = CountedAdapters(self.llm, registry, settings.lora, store, count, clock)
         self.adapters.loads = loads
-        client = LocalEngine(
+        client = PausingEngine(
             self.serving, settings, lambda _: None, model_identity=self.identity, adapters=self.adapters
         )
+        client.world = world
         self.meter = client.meter = UsageMeter(settings.name, 1, 3.6, clock=clock)
         self.meter.serve(self.llm.output_processor.request_states)
         self.plane = DataPlane(client, self._heartbeat)
@@ -172,7 +197,8 @@ class Engine:
         self.core.stop()
         _end_output_handler(self.llm)
         processor, faults = self.llm.output_processor, self._world.faults
-        self._world.add_usage(self.meter.take())
+        for account, amounts in self.meter.take().items():  # as a writer adds it to the ledger
+            self._world.usage.update({(account.key, name): getattr(amounts, name) for name in AMOUNTS})
         left = list(processor.request_states)
         if self.plane.open_requests or self.adapters.used:
             calls = f"{self.plane.open_requests} calls, {self.adapters.used} uses of adapters"
@@ -234,7 +260,7 @@ class Ingress:
         channels = EngineChannels()
         relay = RelayClient(model, self.admission, channels)
         served = [ApiModel(model.name, 1, relay, model.max_model_len, knobs=lambda: self.knobs)]
-        keys = ApiKeyFile(world.keys_file, loop.time) if world.keys_file else None
+        keys = ApiKeyFile(str(world.folder / "keys.json"), loop.time) if world.keys else None
         self.quotas = Quotas(clock=(lambda: 0.0) if world.buckets_stay else loop.time)
         self.reports = QuotaReports("app", name, loop.time, time.time)
         self._tasks = [loop.create_task(Heartbeats([self.replicas], channels).run())]

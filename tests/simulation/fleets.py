@@ -98,8 +98,12 @@ class FleetWorld(World):
     def __str__(self) -> str:
         return f"{self.rates} {self.knobs} start {self.start_s} s, {len(self.arrivals)} requests"
 
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        super().patch(patch)
+        patch.setattr(documents, "internal_kv", self.kv)
+        patch.setattr(phases, "list_named_actors", self.kv.list_named_actors)
+
     async def run(self) -> None:
-        """Let everything happen, and check what is left."""
         self.controller = FakeController(replicas=2)
         self.controller.pause = lambda: asyncio.sleep(self.draw.expovariate(5.0))
         self.controller.deploy({"autoscaling": {"tide": self.knobs}})
@@ -288,14 +292,3 @@ class FleetWorld(World):
             self.faults.append(f"what {self.steps_learned} steps taught is lost")
         self.steps_learned = steps
         await asyncio.sleep(1.0)
-
-
-def run_fleet(seed: str) -> World:
-    """Run the world of a seed to its end. Its `faults` say what did not hold."""
-    with pytest.MonkeyPatch.context() as patch:
-        world = FleetWorld(seed)
-        world.patch_time(patch)
-        patch.setattr(documents, "internal_kv", world.kv)
-        patch.setattr(phases, "list_named_actors", world.kv.list_named_actors)
-        world.finish(world.run())
-    return world

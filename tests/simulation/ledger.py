@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
-
-import pytest
 
 from serve_app.ledger.store import Row, UsageStore
 from serve_app.ledger.usage import AMOUNTS, Amounts
@@ -28,16 +24,15 @@ class _Ledger(UsageStore):
 class LedgerWorld(World):
     """One to three replicas, each started again when it was killed."""
 
-    def __init__(self, seed: str, folder: Path) -> None:
+    def __init__(self, seed: str) -> None:
         often = (0.0, 0.05, 0.4)
         super().__init__(seed, kill=(0.0, 0.0, 0.05), base=often, commit=often, clock=(0.0, 0.02))
-        self.url = f"sqlite:///{folder}/usage.db"
         self.used: dict[str, Amounts] = {}
         """What each life of a replica has used, by a key of its own."""
         self.killed: set[str] = set()
 
     async def run(self) -> None:
-        """Let everything happen, and compare the ledger with what was used."""
+        self.url = f"sqlite:///{self.folder}/usage.db"
         async with asyncio.TaskGroup() as group:
             for number in range(self.draw.randint(1, 3)):
                 group.create_task(self._live(f"r{number}"))
@@ -93,12 +88,3 @@ class LedgerWorld(World):
             replica.end(call)
             used.requests += 1
             used.prompt_tokens += call.sequences[0].prompt_len
-
-
-def run_ledger(seed: str) -> World:
-    """Run the world of a seed to its end. Its `faults` say what did not hold."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        world = LedgerWorld(seed, Path(folder))
-        world.patch_time(patch)
-        world.finish(world.run())
-    return world

@@ -84,6 +84,11 @@ class Network:
         """Let nothing pass to or from `host`, perhaps only of one asker. No end notices it by itself."""
         self._held_until[host] = self.loop.time() + seconds
 
+    @property
+    def held(self) -> bool:
+        """Whether nothing passes to or from some host."""
+        return max(self._held_until.values(), default=0.0) > self.loop.time()
+
     def held_s(self, name: str) -> float:
         """Return for how long nothing passes on the connection `name`; 0 or less if it does now."""
         until = [moment for host, moment in self._held_until.items() if _is_of(name, host)]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -18,11 +16,10 @@ import pytest
 from serve_app.cluster import bounded_call
 from serve_app.engine import ingress_calls
 from serve_app.ingress import engine_channel
-from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.knobs import Knobs
 from serve_app.wire import documents
 from serve_app.wire.data_plane import CREDIT_BYTES
-from tests.simulation.checks import AMOUNTS, LOSSES, check_answers, check_quiet, watch
+from tests.simulation.checks import LOSSES, SHORT_WAIT_S, check_answers, check_quiet, watch
 from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
 from tests.simulation.core import Oracle, Script
 from tests.simulation.fleet import LORA, Engine, Ingress, prepare_front_ends
@@ -41,7 +38,8 @@ _ONE_ENGINE = (*LOSSES, "stall", "drain", "down")
 class RequestWorld(World):
     """What the seed draws, and what happened."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept_seed: str) -> None:
+        kept = Kept.parse(kept_seed)
         super().__init__(kept.seed)
         seed, draw, theme = self.seed, self.draw, self.seed.partition("-")[0]
         self.step_s, self.burst = draw.choice((0.002, 0.02, 0.2)), draw.choice((1, 1, 1, 3, 8))
@@ -57,13 +55,16 @@ class RequestWorld(World):
         self.size = clients, events
         self.events = sorted(drawn[each] for each in kept.events or range(events) if kept.events != ())
         most_tokens = min(kept.tokens or 600, 600 if self.step_s < 0.1 else 60)
+        self.parser = draw.choice(("hermes", "hermes", "olmo3"))
         self.clients = [
-            Client(draw_asked(seed, number, most_tokens), seed)
+            Client(draw_asked(seed, number, most_tokens, self.parser), seed)
             for number in (range(clients) if kept.clients is None else kept.clients)
         ]
         self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
         """How often the files of an adapter cannot be read."""
         self.ray_gives_up = draw.choice(("", "", "", "unavailable"))
+        self.pause_s = draw.choice((0.0, 0.0, 0.0, 1.0))
+        """The longest pause of an engine's stream behind an event."""
         self.credit = draw.choice((512, 4 << 10, CREDIT_BYTES, CREDIT_BYTES))
         """The bytes of a stream that an engine may send ahead of its client."""
         self.keys = self._draw_keys() if draw.random() < 0.5 else {}
@@ -72,7 +73,6 @@ class RequestWorld(World):
             getattr(self, f"_draw_{theme}")()
         self.places = [self.engine["max_num_seqs"]]
         """Of an engine, over time."""
-        self.keys_file = ""
         self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
         """Whether the quotas of keys are not filled again, so that each charge can be found."""
         self.identity = "model-0"
@@ -81,12 +81,15 @@ class RequestWorld(World):
         self.starting = 0
         self.happened: list[tuple[float, str]] = []
         """The events, and when they happened."""
-        self.held = [self.knobs_in_force.max_held_requests]
-        """The bounds of the queue, over time."""
+        self.knobs = [self.knobs_in_force]
+        """Over time."""
         self.usage: Counter[tuple[str, str]] = Counter()
         """By key and kind of amount."""
-        self.oracle = Oracle(self.faults, {each.asked.name: each.asked.script for each in self.clients})
-        self._started = self._alive = 0
+        scripts = {each.asked.name: each.asked.script for each in self.clients}
+        self.oracle = Oracle(self.faults, scripts, parser=self.parser)
+        self._started = 0
+        self.alive: list[Engine] = []
+        """The engines that have not stopped."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def _draw_engine(self) -> dict[str, Any]:
@@ -99,6 +102,8 @@ class RequestWorld(World):
             drain_move_after_s=draw.choice((0.0, 1.0, None)),
             max_held_requests=draw.choice((2, 100, 100)),
             keep_alive_interval_s=draw.choice((0.2, 5.0, 15.0)),
+            cold_wait_timeout_s=draw.choice((600.0, 600.0, SHORT_WAIT_S)),
+            background_wait_timeout_s=draw.choice((86_400.0, 86_400.0, SHORT_WAIT_S)),
             prefill_groups=draw.random() < 0.5,
             standard_share=draw.choice((0.0, 0.2, 0.5, 1.0)),
             adapters=dict.fromkeys(ADAPTERS, "embedded"),
@@ -146,9 +151,27 @@ class RequestWorld(World):
             f"{[(round(at, 3), kind) for at, kind in self.events]}"
         )
 
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        before = SimulatedLoop("front ends")
+        before.run_until_complete(prepare_front_ends(self.most_engines))
+        before.close()
+        super().patch(patch)
+        patch.setattr(documents, "internal_kv", StubKv())
+        patch.setattr(ingress_calls, "CREDIT_BYTES", self.credit)
+        patch.setattr(engine_channel, "_CREDIT_STEP", self.credit // 4)
+        draw = Random(f"threads {self.seed}")
+
+        def thread(target: Any, args: Any, **_: Any) -> Any:
+            """Return a thread whose function is a later step of the loop."""
+            after_s = draw.choice((0.001, 0.1, 1.5)) * draw.random()
+            return SimpleNamespace(start=partial(self.loop.call_later, after_s, target, *args))
+
+        patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
+
     async def run(self) -> None:
-        """Let everything happen, and check what is left."""
         loop = self.loop
+        keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in self.keys.items()]
+        (self.folder / "keys.json").write_text(json.dumps({"keys": keys}))
         self.ingresses = [
             Ingress(self, loop, f"ingress-{number + 1}") for number in range(self.ingress_replicas)
         ]
@@ -176,12 +199,6 @@ class RequestWorld(World):
         check_answers(self)
         await asyncio.sleep(QUIET_S)
 
-    def add_usage(self, taken: Mapping[Account, Amounts]) -> None:
-        """Add what an engine has computed, as its writer adds it to the ledger."""
-        for account, amounts in taken.items():
-            for name in AMOUNTS:
-                self.usage[account.key, name] += getattr(amounts, name)
-
     def push(self) -> None:
         """Have Ray tell each ingress which replicas run: soon, late or twice, and in any order."""
         for ingress in self.ingresses:
@@ -198,14 +215,18 @@ class RequestWorld(World):
     async def _start_engine(self, after_s: float) -> None:
         self.starting += 1
         await asyncio.sleep(after_s)
-        while self._alive >= self.most_engines:
+        while len(self.alive) >= self.most_engines:
             await asyncio.sleep(0.5)
         self.starting -= 1
         self._started += 1
-        self._alive += 1
         engine = Engine(self, f"engine-{self._started}")
+        self.alive.append(engine)
         await engine.start()
         self.running.append(engine)
+
+    def values_of(self, knob: str) -> list[Any]:
+        """Return the values of a knob over time."""
+        return [getattr(each, knob) for each in self.knobs]
 
     @property
     def most_engines(self) -> int:
@@ -214,7 +235,7 @@ class RequestWorld(World):
 
     async def _stop(self, engine: Engine) -> None:
         await engine.stop()
-        self._alive -= 1
+        self.alive.remove(engine)
 
     async def _start_needed_engines(self) -> None:
         """Start the first engine for queued requests, and replace engines that died of a request."""
@@ -319,35 +340,7 @@ class RequestWorld(World):
 
     async def _knobs(self) -> None:
         self.knobs_in_force = self._draw_knobs()
-        self.held.append(self.knobs_in_force.max_held_requests)
+        self.knobs.append(self.knobs_in_force)
         for ingress in self.ingresses:
             await asyncio.sleep(self.draw.random())
             ingress.knobs = self.knobs_in_force
-
-
-def run_requests(seed: str) -> RequestWorld:
-    """Run a world, or what a seed such as `7:c0,3` keeps of it. Its `faults` say what did not hold."""
-    world = RequestWorld(Kept.parse(seed))
-    before = SimulatedLoop("front ends")
-    before.run_until_complete(prepare_front_ends(world.most_engines))
-    before.close()
-    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile("w") as file:
-        world.patch_time(patch)
-        patch.setattr(documents, "internal_kv", StubKv())
-        patch.setattr(ingress_calls, "CREDIT_BYTES", world.credit)
-        patch.setattr(engine_channel, "_CREDIT_STEP", world.credit // 4)
-        draw = Random(f"threads {seed}")
-
-        def thread(target: Any, args: Any, **_: Any) -> Any:
-            """Return a thread whose function is a later step of the loop."""
-            after_s = draw.choice((0.001, 0.1, 1.5)) * draw.random()
-            return SimpleNamespace(start=partial(world.loop.call_later, after_s, target, *args))
-
-        patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
-        if world.keys:
-            keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in world.keys.items()]
-            json.dump({"keys": keys}, file)
-            file.flush()
-            world.keys_file = file.name
-        world.finish(world.run())
-    return world

@@ -6,21 +6,23 @@ import time
 
 import pytest
 
-from tests.simulation.batches import run_batches
+from tests.simulation.batches import BatchWorld
 from tests.simulation.conftest import TWICE
-from tests.simulation.fleets import run_fleet
-from tests.simulation.ledger import run_ledger
-from tests.simulation.request_world import THEMES, RequestWorld, run_requests
+from tests.simulation.fleets import FleetWorld
+from tests.simulation.ledger import LedgerWorld
+from tests.simulation.request_world import THEMES, RequestWorld
 from tests.simulation.shrink import Kept, shrink
 from tests.simulation.world import World
 
-_RUN = {"batch": run_batches, "ledger": run_ledger, "policy": run_fleet}
+_WORLDS: dict[str, type[World]] = {"batch": BatchWorld, "ledger": LedgerWorld, "policy": FleetWorld}
 """By the first word of a seed such as `batch-17`. All others are of the request path."""
 
 
 def run(seed: str) -> World:
     """Run the world of a seed to its end."""
-    return _RUN.get(seed.partition("-")[0], run_requests)(seed)
+    world = _WORLDS.get(seed.partition("-")[0], RequestWorld)(seed)
+    world.finish()
+    return world
 
 
 def check(seed: str) -> World:
@@ -53,7 +55,7 @@ def test_new_worlds_hold(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     if minutes is None:
         pytest.skip("make simulate runs worlds of new seeds")
     began, cpu, worlds = time.monotonic(), time.process_time(), 0
-    kinds = itertools.cycle([*[""] * 9, *(f"{kind}-" for kind in (*THEMES, *_RUN))])
+    kinds = itertools.cycle([*[""] * 9, *(f"{kind}-" for kind in (*THEMES, *_WORLDS))])
     try:
         while time.monotonic() < began + 60 * minutes:
             worlds += 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import tempfile
 import time
 import traceback
-from collections.abc import Coroutine
 from contextvars import ContextVar
+from pathlib import Path
 from random import Random
 from types import NoneType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -37,8 +38,12 @@ class World:
 
     Args:
         seed: The seed.
-        rates: How often each kind of call fails, to be chosen from. `kill` is the end of the process.
+        rates: How often each kind of call fails, to be chosen from. `kill` is the end of the process, and
+            `slow` a pause: before any call, or as `slow end` before calls of one kind.
     """
+
+    folder: Path
+    """Files of the world, while it runs."""
 
     def __init__(self, seed: str, **rates: tuple[float, ...]) -> None:
         self.seed = seed
@@ -72,7 +77,11 @@ class World:
         process = current.get()
         return UNIX_S + self.loop.time() + (process.ahead_s if process is not None else 0.0)
 
-    def patch_time(self, patch: pytest.MonkeyPatch) -> None:
+    async def run(self) -> None:
+        """Let everything happen, and check what is left."""
+        raise NotImplementedError
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Have all code go by the world's time, and note the errors that it logs."""
         for clock in ("perf_counter", "monotonic"):
             patch.setattr(time, clock, self.loop.time)
@@ -87,11 +96,16 @@ class World:
         if record.name in ("ray.serve", "uvicorn.error") and not isinstance(error, (*_CAUSED, NoneType)):
             self.loop.errors.append(f"{record.getMessage()}: {error!r}")
 
-    def finish(self, world: Coroutine[Any, Any, None]) -> None:
-        """Run a world to its end, and note what is left of it."""
+    def finish(self) -> None:
+        """Run the world to its end. Then `faults` says what did not hold, and what is left."""
+        with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+            self.folder = Path(folder)
+            self.patch(patch)
+            self._finish()
 
+    def _finish(self) -> None:
         async def whole() -> None:
-            await world
+            await self.run()
             await asyncio.sleep(1.0)
             left = asyncio.all_tasks() - {asyncio.current_task()}
             self.faults += [f"a task is left: {task.get_coro()}" for task in left]
@@ -133,7 +147,8 @@ class Process:
 
     def step(self, store: str) -> None:
         """Let others run before a call of a store, and have the call fail."""
-        pause(self.world.draw.choice((1.0, 9.0)) if self.world.fails("slow") else None)
+        slow = self.world.fails("slow") or self.world.fails(f"slow {store}")
+        pause(self.world.draw.choice((1.0, 9.0)) if slow else None)
         if self.mortal and not self.died.is_set() and self.world.fails("kill"):
             self.world.loop.network.note("a process is killed")
             self.died.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -23,8 +23,8 @@ class LaneWatch:
     - `background` is left out for long only while the step has a prompt of another lane, or no place.
     """
 
-    def __init__(self, scheduler: Any, faults: list[str]) -> None:
-        self._scheduler, self._faults = scheduler, faults
+    def __init__(self, scheduler: Any, report: Callable[[str], None]) -> None:
+        self._scheduler, self._report = scheduler, report
         self._owed = 0.0
         """The places that `standard` is behind its share."""
         self._idle = 0
@@ -47,31 +47,31 @@ class LaneWatch:
         ]
         prompts = self._prefills or any(_lane(each) < 2 for each in begun)
         if preempted and not prompts:
-            self._faults.append(f"{preempted} are preempted for nothing")
+            self._report(f"{preempted} are preempted for nothing")
         worst = max((_lane(everyone[name]) for name in tokens), default=0)
         full = len(tokens) >= self._scheduler.max_num_active_reqs
         prompt = sum(each.num_tokens for each in self._waiting.values())  # some of it may be cached
         left = sum(tokens.values()) + prompt < self._scheduler.max_num_scheduled_tokens
         for each in self._able(everyone[name] for name in tokens) if left else ():
             if _lane(each) < 2 and each.request_id not in tokens and (worst == 2 or not full):
-                self._faults.append(f"{each.request_id} waits beside {sorted(tokens)}")
+                self._report(f"{each.request_id} waits beside {sorted(tokens)}")
         ran = [everyone[name] for name in tokens if name not in self._waiting]
         for number, each in enumerate(begun):
             lanes = {_lane(one) for one in self._able([*ran, *begun[:number]]) if one not in begun[:number]}
             both = {0, 1} <= lanes
             self._owed += self._scheduler.waiting.standard_share - (_lane(each) == 1) if both else -self._owed
             if abs(self._owed) > 2.0:
-                self._faults.append(f"`standard` is {self._owed:.1f} places behind its share")
+                self._report(f"`standard` is {self._owed:.1f} places behind its share")
         able = chain(self._running.values(), self._able(everyone[name] for name in tokens))
         background = any(_lane(each) == 2 for each in able)
         self._idle = self._idle + 1 if background and worst < 2 and not (full or prompts) else 0
         if self._idle == _MOST_IDLE_STEPS:
-            self._faults.append(f"`background` is left out of {self._idle} steps beside {sorted(tokens)}")
+            self._report(f"`background` is left out of {self._idle} steps beside {sorted(tokens)}")
 
     def _able(self, running: Any) -> Iterator[Any]:
         """Yield the waiting sequences that can run beside others."""
-        adapters = {_adapter(each) for each in running} - {0}
-        room = len(adapters) < self._scheduler.lora_config.max_loras
+        adapters, lora = {_adapter(each) for each in running} - {0}, self._scheduler.lora_config
+        room = lora is None or len(adapters) < lora.max_loras
         for each in self._waiting.values():
             if room or _adapter(each) in adapters | {0}:
                 yield each
