@@ -110,12 +110,7 @@ def starting_app(speech_model: tuple[subprocess.Popen[bytes], Path]) -> Iterator
 @pytest.fixture(scope="session")
 def app(starting_app: tuple[Running, Future[Any]]) -> Running:
     running, ready = starting_app
-    try:
-        ready.result()
-    except AssertionError:  # Ray gives its agents 15 s to start, beside the engines of `fleet`
-        running.end()
-        running.start()
-        running.wait_ready()
+    ready.result()
     return running
 
 

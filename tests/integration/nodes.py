@@ -168,11 +168,14 @@ def throttled(leader: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def engine_cores(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Return the engine cores of a node."""
+    """Return the engine cores of a node that run. An ended one is a zombie until its node ends."""
+    found = []
     with suppress(psutil.NoSuchProcess):
-        found = psutil.Process(leader.pid).children(recursive=True)
-        return [each for each in found if each.name().startswith("VLLM::EngineCor")]
-    return []
+        for each in psutil.Process(leader.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if each.name().startswith("VLLM::EngineCor") and each.status() != psutil.STATUS_ZOMBIE:
+                    found.append(each)
+    return found
 
 
 def _signal(processes: list[psutil.Process], number: int) -> None:

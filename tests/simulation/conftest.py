@@ -2,7 +2,7 @@
 
 import pytest
 
-FOUND = ["398"]
+FOUND = ["398", "batch-19"]
 """Worlds that found a fault."""
 _COUNTS = {"": 30, "crowd-": 4, "turns-": 4, "batch-": 6, "ledger-": 3, "policy-": 3}
 TWICE = ["3", "crowd-1", "batch-1", "ledger-1", "policy-1"]
