@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.canaries import Canaries
-from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room, running_ids
 from serve_app.controller.decided import Decided, Part
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
+from serve_app.controller.model_status import gauges, model_status
 from serve_app.controller.shared_fleet import SharedFleet
 from serve_app.controller.variants import unsettled_variants, variants_now
 from serve_app.patches.ray_idle import controller_rests, wake_controller
@@ -287,14 +287,14 @@ class ServePolicy:
         if record is not None and record["kind"] == "change":
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         starts = inbox.cold_starts(each.starts or name)
-        status = self._status[name] = _model_status(model, snapshot, decision, starts)
+        status = self._status[name] = model_status(model, snapshot, decision, starts)
         if model.version_of:
             status["canary"] = self._canaries.document(model, inbox)
         if each.grant is not None and each.grant.place:
             eta_s = each.grant.eta_s
             # Whole seconds, because every change of the status is written.
             status["line"] = {"place": each.grant.place, "eta_s": None if eta_s is None else round(eta_s)}
-        metrics.set(model.name, _gauges(model, status, decision), decision.binding)
+        metrics.set(model.name, gauges(model, status, decision), decision.binding)
         if decision.variants:
             status["variants"] = decision.variants
             status |= {name: decision.signals[name] for name in PRICES}
@@ -383,48 +383,6 @@ class ServePolicy:
         target, ready = (0, 0) if ctx is None else (ctx.target_num_replicas, ctx.current_num_replicas)
         kept = Decision(target, target, kind, reason, otherwise)
         self._journal.add(kind, deployment, model, "", target, ready, kept, self._wall())
-
-
-def _model_status(
-    model: ServedModel, snapshot: Snapshot, decision: Decision, starts: ColdStarts
-) -> dict[str, Any]:
-    """Return the model's part of the status document."""
-    warm_s, cold_s = (starts.on(warm_node=kind).phases_s() for kind in (True, False))
-    return {
-        "model": model.name,
-        "mode": model.knobs.mode,
-        "identity": model.identity,
-        "wanted": decision.wanted,
-        "target": decision.target,
-        "ready": snapshot.ready,
-        "starting": snapshot.starting,
-        "pending": snapshot.pending,
-        "pending_s": round(snapshot.pending_s),
-        "draining": snapshot.draining,
-        "reason": snapshot.pending_reason,
-        "cold_start_s": snapshot.cold_start_s,
-        "phases_s": (warm_s or cold_s) if snapshot.warm_node else (cold_s or warm_s),
-        "warm_node": snapshot.warm_node,
-        "warm_node_start_s": snapshot.warm_node_start_s,
-        "warm_node_phases_s": warm_s,
-        "cold_node_start_s": snapshot.cold_node_start_s,
-        "cold_node_phases_s": cold_s,
-    }
-
-
-def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -> dict[str, float]:
-    """Return the values of the model's gauges, by the names in `AutoscalingMetrics`."""
-    counts = ("wanted", "target", "ready", "starting", "pending", "draining")
-    values = {f"{name}_replicas": float(status[name]) for name in counts}
-    values["replica_capacity_rps"] = decision.signals["replica_capacity_rps"]
-    values["background_work_seconds"] = decision.signals["background_work_s"]
-    values["gpus_per_replica"] = model.resources.get("GPU", 0.0)
-    values["warm_node"] = float(status["warm_node"])
-    for name in ("cold_start", "warm_node_start", "cold_node_start"):
-        if status[f"{name}_s"] is not None:
-            values[f"{name}_seconds"] = status[f"{name}_s"]
-    share = {"version_share": status["canary"]["share"]} if model.version_of else {}
-    return {f"autoscaling_{name}": value for name, value in values.items()} | share
 
 
 def _set_target(answer: dict[Any, int], key: Any, ctx: Any, target: int) -> None:
