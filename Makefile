@@ -2,7 +2,7 @@
 CONFIG ?= config/serve.yaml
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
 BIN := .venv/bin
-PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
+PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes
 SCENARIO ?= zero-to-n-to-zero
 GPU_VENV ?= .venv-gpu
 GPU_PYTHON ?= $(GPU_VENV)/bin/python
@@ -149,7 +149,7 @@ $(GPU_VENV)/gpu.done: requirements/gpu.txt requirements/install.sh requirements/
 .venv/checkov.done .venv/moto.done: .venv/%.done: requirements/%.txt .venv/cpu.done
 	@echo '== installing $*'
 	@$(BIN)/python -m venv --without-pip .venv/$*
-	@$(BIN)/pip --python .venv/$*/bin/python $(PIP_INSTALL) --no-compile -r $<
+	@$(BIN)/pip --python .venv/$*/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 .venv/tools.done: requirements/tools.sh .venv/cpu.done

@@ -35,8 +35,13 @@ locked=("${pip[@]}" --require-hashes -r)
 # Python 3.11 comes with pip 23, which takes twice as long, most of it over the lists of versions.
 "${locked[@]}" requirements/pip.txt
 torch() { awk '/^[a-z]/ {torch = /^torch==/} torch' "$lock"; }
+others() { awk '/^[a-z]/ {torch = /^torch==/} !torch' "$lock"; }
+# Beside torch, which is a third of all bytes: pip unpacks on one core.
+"${locked[@]}" <(others) & others=$!
+trap 'kill "$others" 2>/dev/null || true' EXIT
 # The CPU build by its full version and its hashes: a CUDA build is never installed in its place.
-if [ "$set" = cpu ] && ! refusal=$("${locked[@]}" <(torch) 2>&1); then
+if ! refusal=$("${locked[@]}" <(torch) 2>&1); then
+    [ "$set" = cpu ] || fail "$refusal"
     echo "== the configured package index has no CPU build of torch: taking it from PyTorch's own (about 200 MB)"
     # uv knows the address of PyTorch's index for the CPU and asks no other index for torch.
     "${locked[@]}" requirements/uv.txt &&
@@ -47,13 +52,16 @@ $refusal
 uv, with PyTorch's own index, said what is above. Without access to that index, set PIP_EXTRA_INDEX_URL to a mirror of \
 it, or PIP_FIND_LINKS to a folder that holds the wheel."
 fi
-"${locked[@]}" "$lock"
+wait "$others"
+trap - EXIT
 if [ "$set" = gpu ]; then
     requirements/link-cuda.sh "$venv"
 fi
-# Byte code on all cores at once: pip would take a minute for it on one. A quarter is left out that is never
+# Byte code on all cores at once: pip would take a minute for it on one. Two fifths are left out that are hardly ever
 # imported here. Some packages come with files for other versions of Python, which cannot be compiled.
 unused='/kubernetes/aio/|/kubernetes/client/api/(?!core_v1)[a-z]|/transformers/models/(?!auto/)[^/]+/'
+unused+='|/vllm/(model_executor/)?models/|/ray/(data|llm|rllib|train|tune)/|/sympy/physics/|/numba/cuda/'
+unused+='|/site-packages/.+/(tests|testing|benchmarks|examples)/'
 "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$venv"/lib/python3.*/site-packages >/dev/null 2>&1 || true
 echo "== installing the tideserve command"
 # setuptools warns of every editable installation.

@@ -1,5 +1,7 @@
 """`build`: the deployments of a configuration, as Ray Serve would be told to run them. No cluster."""
 
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,12 @@ def scaling(deployment: Deployment) -> Any:
 def variables(deployment: Deployment) -> dict[str, str]:
     found: dict[str, str] = deployment.ray_actor_options["runtime_env"]["env_vars"]
     return found
+
+
+def test_the_build_imports_no_vllm() -> None:
+    """The import takes longer than all else of a build, and an engine replica times it as a phase."""
+    code = "import sys, serve_app.app; sys.exit('vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_laptop_configuration_is_one_engine_without_a_gpu() -> None:

@@ -14,7 +14,8 @@ from serve_app.wire.frames import Frames
 
 KV_CACHE_TOKENS = 400_000
 """The prefix cache of a 7B model on a GPU of 80 GB."""
-_BEAT = Beat("", 0.0, KV_CACHE_TOKENS, step_tokens=8192)
+STEP_TOKENS = 8192
+_BEAT = Beat("", 0.0, KV_CACHE_TOKENS, step_tokens=STEP_TOKENS)
 _SLOTS = 25
 """A period of heartbeats is sent in so many parts, because replicas start apart."""
 

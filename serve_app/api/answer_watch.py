@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 
+from serve_app.api.engine_client import GENERATING, EngineRequest
 from serve_app.settings.caller import Caller
 from serve_app.wire.versions import ITL, TTFT, bucket
 
@@ -53,34 +54,23 @@ class AnswerWatch:
             self._counts["requests"] += 1
             self._counts["errors"] += 1
 
-    def count(
-        self,
-        outcome: str | None,
-        *,
-        ttft_s: float | None,
-        itl_s: float | None,
-        tokens: int | None,
-        caller: Caller,
-    ) -> None:
-        """Count the answer.
+    def count(self, request: EngineRequest) -> None:
+        """Count the answer to `request`, whose outcome is known.
 
-        Args:
-            outcome: The request's `Outcome`.
-            ttft_s, itl_s: Its time to first token and mean inter-token latency; None if unknown.
-            tokens: The tokens of the answer; None for an operation that generates none.
-            caller: Latencies of the lane `background` do not count: it waits for other lanes.
+        Latencies of the lane `background` do not count: it waits for other lanes.
         """
-        counts = self._counts
-        counts["copies"] += caller is COPIES
+        counts, outcome, ttft_s = self._counts, request.outcome, request.ttft_s
+        tokens = request.counts.output or 0
+        counts["copies"] += request.caller is COPIES
         counts["refused"] += outcome == "rejected"
         if outcome == "error":
             self.fail()
         counts["requests"] += outcome == "ok" and not self._failed
-        if self._timed and caller.lane != "background":
-            for kind, seconds in ((TTFT, ttft_s), (ITL, itl_s)):
-                if seconds is not None:
-                    counts[f"{kind}:{bucket(seconds)}"] += 1
-        if outcome == "ok" and tokens is not None:
+        if self._timed and ttft_s is not None and not request.is_background:
+            counts[f"{TTFT}:{bucket(ttft_s)}"] += 1
+            if outcome == "ok" and request.wants_stream and tokens > 1:
+                counts[f"{ITL}:{bucket((request.waited_s - ttft_s) / (tokens - 1))}"] += 1
+        if outcome == "ok" and request.operation in GENERATING:
             counts["answers"] += 1
             counts["tokens"] += tokens
             counts["length"] += self._at_limit

@@ -142,7 +142,7 @@ def canary_router(set_share: SetShare, memory: BodyMemory, has_keys: bool, on_lo
         asked = decode_body(await _changing_body(request, memory, has_keys, allowed), _share_decoder)
         sender = _sender(request, has_keys)
         share = await set_share(asked.model, asked.version, asked.share, asked.shadow, sender)
-        return {"share": share.share, "shadow": share.shadow, "streams": share.streams}
+        return {"share": share.share, "shadow": share.shadow}
 
     return router
 

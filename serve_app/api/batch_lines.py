@@ -4,18 +4,17 @@ It passes through the same checks, limits, queue and counters. Only the HTTP con
 response writes into memory.
 """
 
-import asyncio
 import logging
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Never
 
 from starlette.types import Message
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.dialect import dialect_at
 from serve_app.api.endpoints import Endpoints, operation_at
+from serve_app.api.engine_response import stays
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.request_head import RequestHead, RequestTraces
 from serve_app.api.trace import UNTRACED, Trace
@@ -55,7 +54,7 @@ class BatchLines:
                 share = self.endpoints.share(sender, line.body)
                 operation = operation_at(url)
                 response = await self.endpoints.respond(operation, line.body, sender, share, whole=True)
-                await response({"type": "http"}, _never, received.send)
+                await response({"type": "http"}, stays, received.send)
         except ApiError as error:
             received.fail(error, url, request_id)
         except Exception:
@@ -105,9 +104,3 @@ class _Received:
             self.retry_after_s = float(exact) / 1e3
         else:
             self.retry_after_s = float(headers.get("retry-after", 0))
-
-
-async def _never() -> Never:
-    """Receive no message: a batch leaves only by cancelling."""
-    await asyncio.Future()
-    raise AssertionError("nothing ends this future")

@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar, get_args
 
-from serve_app.api.answer_watch import AnswerWatch
 from serve_app.api.body_memory import BodyShare
 from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
@@ -39,6 +38,14 @@ Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
 with 429. `error`: 5xx, or a stream that was cut or ended in an error event. `client_error`: any other 4xx,
 such as an invalid request or its client's deadline. `abandoned`: the client left before the end."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+class Watch(Protocol):
+    """Reads and counts an answer: `AnswerWatch`."""
+
+    def note(self, data: bytes, /) -> None: ...
+    def fail(self) -> None: ...
+    def count(self, request: EngineRequest, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -106,7 +113,7 @@ class EngineRequest:
     """The key by which its version is chosen; "" for its own id."""
     version: str = field(default="", compare=False)
     """The version of the model that answers; "" for a model without versions."""
-    watch: AnswerWatch | None = field(default=None, compare=False)
+    watch: Watch | None = field(default=None, compare=False)
     """Counts the answer for the comparison of versions; None without one."""
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""
@@ -148,21 +155,6 @@ class EngineRequest:
     def lose(self, seconds: float) -> None:
         if self.ttft_s is None:
             self.lost_s += seconds
-
-    def count_answer(self) -> None:
-        """Count the answer for the comparison of versions, once its outcome is known."""
-        if self.watch is None:
-            return
-        output, itl_s = self.counts.output or 0, None
-        if self.outcome == "ok" and self.wants_stream and self.ttft_s is not None and output > 1:
-            itl_s = (self.waited_s - self.ttft_s) / (output - 1)
-        self.watch.count(
-            self.outcome,
-            ttft_s=self.ttft_s,
-            itl_s=itl_s,
-            tokens=output if self.operation in GENERATING else None,
-            caller=self.caller,
-        )
 
     def release_body(self) -> None:
         """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""

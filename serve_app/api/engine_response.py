@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -243,6 +243,12 @@ async def disconnected(receive: Receive) -> None:
     """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def stays() -> Never:
+    """Receive no message: a client without a connection leaves only by cancelling."""
+    await asyncio.Future()
+    raise AssertionError("nothing ends this future")
 
 
 def _is_comment(part: bytes) -> bool:

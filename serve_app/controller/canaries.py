@@ -45,8 +45,8 @@ class Canaries:
             least = self._needed(model, _share(model, inbox))
         else:
             versions = [each for each in served.models.values() if each.version_of == model.deployment]
-            promoted = any(_share(each, inbox).share >= 1.0 and self._ready(each) for each in versions)
-            if not promoted:
+            ready = [each for each in versions if self._loads.get(each.deployment, ({}, 0))[1]]
+            if not any(_share(each, inbox).share >= 1.0 for each in ready):
                 return model
             least = 0
         knobs = model.knobs.model_copy(update={"min_replicas": min(least, model.knobs.max_replicas)})
@@ -59,9 +59,6 @@ class Canaries:
         rps = own.get("arrivals_30s_rps", 0.0) + old.get("arrivals_30s_rps", 0.0)
         capacity = own.get("replica_capacity_rps") or old.get("replica_capacity_rps") or 1.0
         return max(1, model.knobs.min_replicas, ceil(share.share * rps / capacity))
-
-    def _ready(self, model: ServedModel) -> int:
-        return self._loads.get(model.deployment, ({}, 0))[1]
 
     def look(
         self, served: ServedApplication, inbox: Inbox, now: float, wall: float
@@ -94,9 +91,7 @@ class Canaries:
             if why := found.verdict(rules):
                 del self._comparisons[name], self._read[name]
                 self._fell_from[name] = share
-                self._shares[name] = fallen = Share(
-                    0.0, 0.0, share.start, rules.streams, f"fell back. {why}", wall
-                )
+                self._shares[name] = fallen = Share(0.0, 0.0, share.start, f"fell back. {why}", wall)
                 yield model, fallen, f"version: share {share.share:g} -> 0, {fallen.why}"
 
     def document(self, model: ServedModel, inbox: Inbox) -> dict[str, Any]:

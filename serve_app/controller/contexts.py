@@ -68,8 +68,6 @@ class SnapshotBuilder:
 
     def __init__(self) -> None:
         self._pending_since: dict[str, float] = {}
-        self._of_ingress: tuple[Any, float, Reports] = (None, 0.0, {})
-        """The context of the ingress, when it was read, and its reports, which are about all models."""
         self._seen: defaultdict[tuple[str, str], Seen] = defaultdict(Seen)
         """By deployment and kind of report."""
 
@@ -84,9 +82,7 @@ class SnapshotBuilder:
         loading, draining = count_phases(known.phases, running_ids(ctx), now)
         starting, pending, pending_s = self._count_missing(name, ctx, loading, now)
         # Running ingress replicas, and draining ones with queued requests, which Ray does not report.
-        if ingress is not None and self._of_ingress[:2] != (ingress, now):
-            self._of_ingress = ingress, now, metric_reports(ingress)
-        of_ingress = self._of_ingress[2] if ingress is not None else {}
+        of_ingress = metric_reports(ingress) if ingress is not None else {}
         about = model or name
         reported = ingress_readings(of_ingress, about, now, self._seen[name, "ingress"])
         written = reported_readings(
@@ -291,19 +287,20 @@ def _read(
     reports: Reports, names: Sequence[str], make: Callable[..., S], now: float, seen: Seen
 ) -> list[tuple[str, float, S]]:
     """Return (replica id, age, what `make` returns for the newest values) of replicas with all `names`."""
-    read, stamps = {}, {}
+    read: dict[str, tuple[Any, float, S]] = {}
+    count = len(names)
     for replica, report in reports.items():
-        name = str(replica.unique_id)
-        known = seen.read.get(name)
+        known = seen.read.get(replica.unique_id)
         if known is None or known[0] is not report:
-            if not all(map(report.get, names)):
+            newest = [series[-1] for series in map(report.get, names) if series]
+            if len(newest) < count:
                 continue
-            newest = tuple(map(_newest, map(report.__getitem__, names)))
             known = report, newest[0].timestamp, make(*map(_value, newest))
-        read[name] = known
-        if isfinite(known[1]):  # a report without a finite time is ignored
-            stamps[name] = known[1]
+        read[replica.unique_id] = known
     seen.read = read
-    if not stamps:
+    stamps = {replica: known[1] for replica, known in read.items()}
+    # A report without a finite time is ignored.
+    timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
+    if not timed:
         return []
-    return [(replica, age, read[replica][2]) for replica, age in seen.ages("reports", stamps, now).items()]
+    return [(replica, age, read[replica][2]) for replica, age in seen.ages("reports", timed, now).items()]

@@ -17,7 +17,6 @@ from ray import serve
 
 from serve_app import env
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
 from serve_app.engine.node_watch import NodeWatch
@@ -116,6 +115,9 @@ class Engine:
             self._run(self._watch_node())
         if log is not None:
             self._run(log.keep_writing())
+
+        # Imported with the module, vLLM would be part of each build of the application, and of no phase.
+        from serve_app.engine.data_plane import DataPlane  # noqa: PLC0415
 
         self._data_plane = DataPlane(self._engine.client, self._heartbeat)
         self._stop.push_async_callback(self._drain)

@@ -114,9 +114,11 @@ class EngineChannel:
         """Ignore further messages for a stream."""
         self._streams.pop(number, None)
 
-    def close(self, reason: str = "this process closed it") -> None:
-        """End the connection and all its open streams."""
-        self._end(ConnectionError(f"{self.address}: {reason}"))
+    def close(
+        self, reason: str = "this process closed it", loss: type[ConnectionError] = ConnectionError
+    ) -> None:
+        """End the connection and all its open streams, which lose the replica by a `loss`."""
+        self._end(ConnectionError(f"{self.address}: {reason}"), loss)
         self._frames.close()
 
     def _take(self, message: FromEngine) -> None:
@@ -138,7 +140,7 @@ class EngineChannel:
             assert isinstance(message, Refusal)
             raise NeverBegunError(message.reason)
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, error: Exception, loss: type[ConnectionError] = ConnectionError) -> None:
         if self.lost.done():
             return
         self.lost.set_result(error)
@@ -146,7 +148,7 @@ class EngineChannel:
             self._met.set_exception(NeverBegunError(str(error)))
             self._met.exception()  # perhaps nobody waits for it
         for stream in self._streams.values():
-            stream.fail(ConnectionError(f"{self.address}: {error}"))
+            stream.fail(loss(f"{self.address}: {error}"))
         self._streams.clear()
 
 
@@ -283,21 +285,21 @@ class EngineChannels:
         channel = opening.result()
         return None if channel.lost.done() else channel
 
-    def close(self, replica: Replica, reason: str) -> None:
-        """End the channel to `replica`. Its requests lose the replica.
+    def close(self, replica: Replica, reason: str, loss: type[ConnectionError] = ConnectionError) -> None:
+        """End the channel to `replica`. Its requests lose the replica by a `loss`.
 
         A channel that is being opened is closed once it is open. Cancelling it would also cancel the requests
         that wait for it, as if their clients had left.
         """
         opening = self._opening.pop(replica, None)
         if opening is not None:
-            opening.add_done_callback(partial(_close_opened, reason))
+            opening.add_done_callback(partial(_close_opened, reason, loss))
 
     def close_all(self) -> None:
         for replica in list(self._opening):
             self.close(replica, "this ingress replica ends")
 
 
-def _close_opened(reason: str, opening: asyncio.Task[EngineChannel]) -> None:
+def _close_opened(reason: str, loss: type[ConnectionError], opening: asyncio.Task[EngineChannel]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close(reason)
+        opening.result().close(reason, loss)

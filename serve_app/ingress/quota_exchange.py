@@ -17,12 +17,15 @@ restart nor a new replica gives a client another minute's worth.
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from math import inf
 
 import msgspec
+from msgspec.structs import astuple
 
 from serve_app.api.quotas import NO_DEMAND, KeyDemand, KeyShare, Quotas
 from serve_app.wire.documents import QUOTAS, erase, put_document, read_all, read_document, write
@@ -38,8 +41,6 @@ _ERASE_S = 60.0
 """An older report is of a replica that was killed."""
 _IDLE_SHARE = 0.02
 """The part of each limit that all replicas share equally, so that a replica without demand can begin."""
-_REMEMBERED = 8
-"""Reports of this replica. The total has one of the last `FRESH_S`."""
 
 
 class _Report(msgspec.Struct, array_like=True):
@@ -62,6 +63,9 @@ class _Total(msgspec.Struct, array_like=True):
     keys: dict[str, KeyDemand]
 
 
+_parse_total = partial(msgspec.convert, type=_Total)
+
+
 def share_of(own: float, others: float, replicas: int) -> float:
     """Return a replica's share of a rate, by its own demand and that of the other `replicas` together.
 
@@ -73,14 +77,11 @@ def share_of(own: float, others: float, replicas: int) -> float:
 
 def add_up(reports: Iterable[Mapping[str, KeyDemand]]) -> dict[str, KeyDemand]:
     """Return the demand of each key in all reports together."""
-    found: dict[str, list[tuple[float, ...]]] = {}
-    for report in reports:
-        for key, demand in report.items():
-            found.setdefault(key, []).append(msgspec.structs.astuple(demand))
-    return {
-        key: KeyDemand(*[round(sum(column), 6) for column in zip(*demands, strict=True)])
-        for key, demands in found.items()
-    }
+    found = defaultdict[str, list[tuple[float, ...]]](list)
+    for key, demand in chain.from_iterable(report.items() for report in reports):
+        found[key].append(astuple(demand))
+    sums = {key: map(sum, zip(*demands, strict=True)) for key, demands in found.items()}
+    return {key: KeyDemand(*[round(number, 6) for number in numbers]) for key, numbers in sums.items()}
 
 
 def shares_of(
@@ -89,16 +90,10 @@ def shares_of(
     counted: Mapping[str, KeyDemand],
     replicas: int,
 ) -> dict[str, KeyShare]:
-    """Return this replica's share of each key, by its own present demand and the total's of `replicas`.
+    """Return this replica's share of each key, by its `own` demand and what the total has `counted` of it.
 
     A new bucket begins with less by what other buckets lack. It begins with a debt only if the replica is
     alone. Among several, it would refuse its part of the rate for minutes.
-
-    Args:
-        own: This replica's demand.
-        total: The demand of all replicas together.
-        counted: This replica's demand in the total.
-        replicas: Their number.
     """
     shares = {}
     least = 0.0 if replicas > 1 else -inf
@@ -120,8 +115,8 @@ def shares_of(
 
 
 def _without(total: KeyDemand, counted: KeyDemand) -> KeyDemand:
-    both = zip(msgspec.structs.astuple(total), msgspec.structs.astuple(counted), strict=True)
-    return KeyDemand(*[max(0, round(all_ - own, 6)) for all_, own in both])
+    both = zip(astuple(total), astuple(counted), strict=True)
+    return KeyDemand(*[max(0, round(of_all - own, 6)) for of_all, own in both])
 
 
 @dataclass(eq=False)
@@ -136,9 +131,9 @@ class QuotaReports:
     """Unix time in seconds."""
     _number: int = field(default=0, init=False)
     _sent: deque[tuple[int, Mapping[str, KeyDemand]]] = field(
-        default_factory=lambda: deque(maxlen=_REMEMBERED), init=False
+        default_factory=lambda: deque(maxlen=8), init=False
     )
-    """The newest reports, by number."""
+    """The newest reports, by number. The total has one of the last `FRESH_S`."""
     _own_clock: OwnClock = field(default_factory=OwnClock, init=False)
 
     def exchange(self, demands: Mapping[str, KeyDemand]) -> tuple[int, dict[str, KeyShare]]:
@@ -147,33 +142,22 @@ class QuotaReports:
         It calls Ray's GCS twice, at about 0.5 ms for each call. The writer of the total calls it five times.
         """
         self._number += 1
-        report = _Report(self.wall(), dict(demands), self._number)
-        write(self._prefix + self.replica, msgspec.json.encode(report))
         self._sent.append((self._number, demands))
-        now = self.clock()
-        total = self._read_total(now)
-        if total is None:
-            total = self._add_up(now)
+        report, prefix = _Report(self.wall(), dict(demands), self._number), f"quotas/{self.app}/"
+        write(prefix + self.replica, msgspec.json.encode(report))
+        now, total = self.clock(), read_document(QUOTAS, self.app, _parse_total)
+        if total is not None:
+            at = self._own_clock.times("total", {total.writer: total.at}, now, self.wall())[total.writer]
+        if total is None or total.writer == self.replica or now - at > _WRITER_LOST_S:
+            total = self._add_up(prefix, now)
             put_document(QUOTAS, self.app, msgspec.to_builtins(total))
         counted = dict(self._sent).get(total.reports.get(self.replica, 0))
         replicas = len(total.reports) + (counted is None)
         return replicas, shares_of(demands, total.keys, counted or {}, replicas)
 
-    @property
-    def _prefix(self) -> str:
-        return f"quotas/{self.app}/"
-
-    def _read_total(self, now: float) -> _Total | None:
-        """Return the total of another replica; None if this replica should write the next one."""
-        total = read_document(QUOTAS, self.app, lambda found: msgspec.convert(found, _Total))
-        if total is None:
-            return None
-        at = self._own_clock.times("total", {total.writer: total.at}, now, self.wall())[total.writer]
-        return None if total.writer == self.replica or now - at > _WRITER_LOST_S else total
-
-    def _add_up(self, now: float) -> _Total:
+    def _add_up(self, prefix: str, now: float) -> _Total:
         """Return the total of all reports. Erase those of killed replicas."""
-        reports = read_all(self._prefix, msgspec.json.Decoder(_Report).decode)
+        reports = read_all(prefix, msgspec.json.Decoder(_Report).decode)
         stamps = {replica: report.at for replica, report in reports.items()}
         fresh, lost = [], []
         for replica, at in self._own_clock.times("quotas", stamps, now, self.wall()).items():
@@ -186,11 +170,10 @@ class QuotaReports:
             ):
                 lost.append(left)
             else:
-                erase(self._prefix + replica)
+                erase(prefix + replica)
         numbers = {replica: reports[replica].number for replica in fresh}
-        return _Total(
-            self.wall(), self.replica, numbers, add_up([*(reports[each].keys for each in fresh), *lost])
-        )
+        keys = add_up([*(reports[replica].keys for replica in fresh), *lost])
+        return _Total(self.wall(), self.replica, numbers, keys)
 
 
 def _left(keys: Mapping[str, KeyDemand], minutes: float) -> dict[str, KeyDemand]:

@@ -16,6 +16,7 @@ from serve_app.ingress.attempt import (
     Attempt,
     Delivered,
     EngineDiedError,
+    EngineFailedError,
     RetryBudget,
     attempt_at,
     longest_answer,
@@ -82,6 +83,8 @@ class RelayClient:
         relayed = _RelayedRequest(self, request)
         try:
             answer = await relayed.begin()
+            if request.watch is not None and not answer.streamed:
+                request.watch.note(answer.body)
             headers = {name: value for name, value in answer.headers.items() if name == "Retry-After"}
             stream = relayed.events(answer) if answer.streamed else None
             yield EngineReply(answer.status, b"" if answer.streamed else answer.body, stream, headers)
@@ -102,7 +105,9 @@ class RelayClient:
         """
         hung = replica.unlisted_at is not None and replica.still_s >= self._hang_timeout_s
         if hung or self.admission.replicas.has_substitute(replica):
-            self.channels.close(replica, replica.trouble)
+            # An engine that does not stand still has died. Its own word may wait for a slow client.
+            loss = ConnectionError if replica.still_s else EngineFailedError
+            self.channels.close(replica, replica.trouble, loss)
 
 
 class _RelayedRequest:

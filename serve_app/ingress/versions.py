@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import xxhash
+from starlette.types import Message
 
 from serve_app.api.answer_watch import COPIES, AnswerWatch
 from serve_app.api.body_memory import BodyMemory, BodyShare
-from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import GENERATING, EngineReply, EngineRequest, Traffic
-from serve_app.api.engine_response import status_outcome
+from serve_app.api.engine_response import EngineResponse, status_outcome, stays
 from serve_app.api.errors import ApiError
 from serve_app.ingress.relay import RelayClient
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.version_documents import forget_counts, put_counts, put_share, read_shares
+from serve_app.wire.version_documents import put_counts, put_share, read_shares
 from serve_app.wire.versions import Share, in_force
 
 logger = logging.getLogger("ray.serve")
@@ -96,10 +96,12 @@ class Versions(Traffic):
     def apply(self, stored: Share) -> None:
         """Apply the stored share, if it replaces the settings."""
         self.share = share = in_force(self.start, stored)
-        ends = share.streams == "end" and not share.share
+        ends = self.knobs().canary.streams == "end" and not share.share
         if ends and not self.new.client.ends:
             self.new.client.end_streams()
         self.new.client.ends = ends
+        if not self.compares:
+            self.counts = {self.old.name: Counter(), self.new.name: Counter()}
 
     def opened(self, request: EngineRequest) -> None:
         is_new = self._is_new(request)
@@ -121,7 +123,8 @@ class Versions(Traffic):
 
     def closed(self, request: EngineRequest) -> None:
         self._side(request).traffic.closed(request)
-        request.count_answer()
+        if request.watch is not None:
+            request.watch.count(request)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -137,8 +140,6 @@ class Versions(Traffic):
                 reply = await opened.enter_async_context(self.old.client.call(request))
                 if status_outcome(reply.status) == "ok":
                     self._copy(request)
-            if request.watch is not None and reply.stream is None:
-                request.watch.note(reply.body)
             yield reply
 
     def _side(self, request: EngineRequest) -> Side:
@@ -147,7 +148,7 @@ class Versions(Traffic):
     def _is_new(self, request: EngineRequest) -> bool:
         share = self.share.share
         place = fraction(self.new.name, request.conversation or request.request_id)
-        if place >= share or not self._suits(request):
+        if place >= share or (request.adapter is not None and not self.same_weights):
             return False
         if not self.new.ready:
             return self.alone
@@ -155,10 +156,6 @@ class Versions(Traffic):
             return True
         mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
         return self.new.in_flight / self.new.ready <= _BUSIER * mean + self.knobs().queue_target_per_replica
-
-    def _suits(self, request: EngineRequest) -> bool:
-        """Whether the new version may answer a request: an adapter needs the weights that it was made for."""
-        return request.adapter is None or self.same_weights
 
     async def _call_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply:
         """Return the new version's reply, or the old one's if the new one fails or refuses the request.
@@ -193,8 +190,8 @@ class Versions(Traffic):
         if memory is None or fraction("copy", request.request_id) >= self.share.shadow:
             return
         busy = len(self._copies) >= _MOST_COPIES or 4 * memory.used_bytes > memory.limit_bytes
-        wanted = self._suits(request) and not request.is_background and request.operation in GENERATING
-        if busy or not self.new.ready or not wanted:
+        plain = request.adapter is None and request.operation in GENERATING
+        if busy or not self.new.ready or not plain or request.is_background:
             return
         kept = BodyShare(memory, "copies for new versions")
         try:
@@ -208,40 +205,28 @@ class Versions(Traffic):
             wants_stream=request.wants_stream,
             cache_salt=request.cache_salt,
             model=request.model,
-            alias=request.alias if request.adapter else request.asked_model,
+            alias=request.asked_model,
             caller=COPIES,
-            adapter=request.adapter,
             version=self.new.name,
-            watch=AnswerWatch(self.counts[self.new.name]),
+            watch=(watch := AnswerWatch(self.counts[self.new.name])),
         )
-        task = asyncio.create_task(self._run_copy(copy, kept))
+        task = asyncio.create_task(self._run_copy(copy, watch, kept))
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
 
-    async def _run_copy(self, copy: EngineRequest, kept: BodyShare) -> None:
-        self.new.traffic.opened(copy)
-        last = before = b""
+    async def _run_copy(self, copy: EngineRequest, watch: AnswerWatch, kept: BodyShare) -> None:
         try:
-            async with self.new.client.call(copy) as reply:
-                outcome = status_outcome(reply.status)
-                # The old version has accepted the same request.
-                copy.outcome = "error" if outcome == "client_error" else outcome
-                if copy.watch is not None:
-                    copy.watch.note(reply.body)
-                if reply.stream is not None:
-                    async for part in reply.stream:
-                        before, last = last, part
-            if last and dialect_of(copy.operation).failed(before, last):
-                copy.outcome = "error"
-        except ApiError as error:
-            copy.outcome = "error" if error.code == "replicas_lost" else "rejected"
+            response = EngineResponse(self.new.client, copy, self.new.traffic, kept.release)
+            await response({"type": "http"}, stays, _drop)
         except Exception:
             logger.exception("request %s: the copy failed", copy.request_id)
-            copy.outcome = "error"
-        finally:
-            kept.release()
-            self.new.traffic.closed(copy)
-            copy.count_answer()
+        if copy.outcome == "client_error":
+            copy.outcome = "error"  # the old version has accepted the same request
+        watch.count(copy)
+
+
+async def _drop(message: Message) -> None:
+    """Send nothing: nobody reads the answer to a copy."""
 
 
 def fraction(salt: str, key: str) -> float:
@@ -273,8 +258,7 @@ class VersionShares:
         if version not in (None, name):
             raise ApiError(400, f"version = {version!r}: must be {name!r}", param="version")
         copies = (found.share.shadow if share else 0.0) if shadow is None else shadow
-        streams = found.knobs().canary.streams
-        stored = Share(share, copies, found.start.start, streams, f"set by {sender}", time.time())
+        stored = Share(share, copies, found.start.start, f"set by {sender}", time.time())
         try:
             async with asyncio.timeout(5.0):
                 await asyncio.to_thread(put_share, self.app, found.new.name, stored)
@@ -287,7 +271,7 @@ class VersionShares:
 
     async def run(self) -> None:
         """Apply the stored shares four times a second, and write the counts once. It never returns."""
-        failing, turn, written = False, 0, False
+        failing, turn = False, 0
         while True:
             try:
                 stored = await asyncio.to_thread(read_shares, self.app)
@@ -295,16 +279,10 @@ class VersionShares:
                     if (share := stored.get(each.new.name)) is not None:  # else it has just been removed
                         each.apply(share)
                 turn += 1
-                compared = [each for each in self.versions if each.compares]
+                compared = [each.counts for each in self.versions if each.compares]
                 if compared and not turn % _COUNTS_TURNS:
-                    counts = {name: dict(of) for each in compared for name, of in each.counts.items()}
+                    counts = {name: dict(of) for each in compared for name, of in each.items()}
                     await asyncio.to_thread(put_counts, self.app, self.replica, time.time(), counts)
-                    written = True
-                elif written and not compared:
-                    await asyncio.to_thread(forget_counts, self.app, self.replica)
-                    for each in self.versions:
-                        each.counts = {name: Counter() for name in each.counts}
-                    written = False
                 failing = False
             except Exception:
                 # The GCS does not answer. The last shares stay.

@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -138,10 +139,10 @@ def metric_reports(ctx: Any) -> Mapping[Any, Mapping[str, Sequence[Any]]]:
     if state is not None:
         known = state._replica_metrics
         return {replica: known[replica].metrics for replica in ctx.running_replicas if replica in known}
-    reports: dict[Any, dict[str, Sequence[Any]]] = {}
+    reports: defaultdict[Any, dict[str, Sequence[Any]]] = defaultdict(dict)
     for name, column in (ctx.raw_metrics or {}).items():
         for replica, series in column.items():
-            reports.setdefault(replica, {})[name] = series
+            reports[replica][name] = series
     return reports
 
 

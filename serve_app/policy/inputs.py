@@ -298,8 +298,6 @@ def ttft_missed(seen: Observation, knobs: Knobs) -> float:
 
 def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
     """Return the state with the mean of ready replicas over the time that reported latencies cover."""
-    if state.ready_mean == ready:
-        return state
     if not ready or state.ready_mean <= 0:
         return replace(state, ready_mean=float(ready))
     keep = math.exp(-state.elapsed_s(now) / _REPORTED_S)

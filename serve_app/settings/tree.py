@@ -6,7 +6,6 @@ among vLLM's engine arguments. Sizes are in bytes or tokens and times in seconds
 
 import os
 import re
-from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -248,13 +247,6 @@ class ModelSettings(ReplicaSettings):
                 why = error.errors()[0]["msg"].removeprefix("Value error, ")
                 raise ValueError(f"variants[{index}]: {why}") from None
 
-    def with_versions(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the model without its version, and its version if it has one, as plain data."""
-        own = self.model_dump(mode="json")
-        versions = [each for each in self.variants if each.share is not None]
-        rest = [each.model_dump(mode="json") for each in self.variants if each.share is None]
-        return [{**own, "variants": rest}], [overridden(own, each) for each in versions]
-
     def _only(self, variant: VariantSettings) -> Self:
         return self.model_validate(overridden(self.model_dump(mode="json"), variant))
 
@@ -386,11 +378,11 @@ class AppSettings(ClosedModel):
     def _version_is_a_model(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Make a model of each version: it has a queue, a decision and metrics of its own."""
         settings = handler(given)
-        split = [model.with_versions() for model in settings.models]
-        if not any(versions for _, versions in split):
-            return settings
-        models = [*chain(*(rest for rest, _ in split)), *chain(*(versions for _, versions in split))]
-        return handler({**settings.model_dump(mode="json"), "models": models})
+        plain, versions = settings.model_dump(mode="json"), []
+        for model, own in zip(settings.models, plain["models"], strict=True):
+            versions += [overridden(own, each) for each in model.variants if each.share is not None]
+            own["variants"] = [each for each in own["variants"] if each.get("share") is None]
+        return handler({**plain, "models": plain["models"] + versions}) if versions else settings
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

@@ -21,8 +21,6 @@ class Share(msgspec.Struct, frozen=True):
     """The share of the old version's requests of which it gets a copy."""
     start: str = ""
     """The settings that this document replaces (`by_settings`). It counts only while they are in force."""
-    streams: str = "finish"
-    """Whether its streams `finish` or `end` once it has no share."""
     why: str = ""
     """Who set it, or which rule."""
     at: float = 0.0

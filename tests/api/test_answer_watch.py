@@ -1,12 +1,14 @@
 """What the counts of a version learn from an answer."""
 
+import time
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from serve_app.api.answer_watch import COPIES, AnswerWatch
-from serve_app.settings.caller import ANYONE
+from serve_app.api.engine_client import EngineRequest, Outcome
+from serve_app.wire.data_plane import TokenCounts
 
 
 def counted(*parts: bytes, **changed: Any) -> dict[str, int]:
@@ -14,10 +16,16 @@ def counted(*parts: bytes, **changed: Any) -> dict[str, int]:
     watch = AnswerWatch(counts)
     for part in parts:
         watch.note(part)
-    given = {"ttft_s": None, "itl_s": None, "tokens": 9, "caller": ANYONE, "outcome": "ok"}
-    given |= changed
-    watch.count(given.pop("outcome"), **given)
+    watch.count(request(**changed))
     return {name: value for name, value in counts.items() if value}
+
+
+def request(
+    tokens: int = 9, outcome: Outcome = "ok", ttft_s: float | None = None, **more: Any
+) -> EngineRequest:
+    asked = EngineRequest(more.pop("operation", "chat_completions"), b"{}", "r", **more)
+    asked.counts, asked.outcome, asked.ttft_s = TokenCounts(output=tokens), outcome, ttft_s
+    return asked
 
 
 STOP = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -61,6 +69,14 @@ def test_tool_calls_must_be_json(fragments: list[str], bad: int) -> None:
     assert (found["tool_calls"], found.get("bad_tool_calls", 0)) == (1, bad)
 
 
+def test_streams_have_a_mean_inter_token_latency() -> None:
+    asked = request(tokens=1001, ttft_s=1.0, wants_stream=True, arrived=time.perf_counter() - 1001.5)
+    counts = Counter[str]()
+    AnswerWatch(counts).count(asked)
+
+    assert counts["itl:1"] == 1
+
+
 def test_only_answers_without_text_are_empty() -> None:
     limit = b'{"finish_reason":"length"}'
 
@@ -76,8 +92,8 @@ def test_only_answers_without_text_are_empty() -> None:
         ({"outcome": "rejected"}, {"refused": 1}),
         ({"outcome": "client_error"}, {}),
         ({"outcome": "abandoned"}, {}),
-        ({"tokens": None, "ttft_s": 1.0}, {"requests": 1, "ttft:0": 1}),
-        ({"tokens": None, "ttft_s": 1.0, "caller": COPIES}, {"requests": 1, "copies": 1}),
+        ({"operation": "embeddings", "ttft_s": 1.0}, {"requests": 1, "ttft:0": 1}),
+        ({"operation": "embeddings", "ttft_s": 1.0, "caller": COPIES}, {"requests": 1, "copies": 1}),
     ],
 )
 def test_outcomes_are_counted(changed: dict[str, Any], expected: dict[str, int]) -> None:
@@ -85,12 +101,12 @@ def test_outcomes_are_counted(changed: dict[str, Any], expected: dict[str, int])
 
 
 @pytest.mark.parametrize("outcome", ["ok", "error", "abandoned"])
-def test_a_loss_counts_once_and_at_once(outcome: str) -> None:
+def test_a_loss_counts_once_and_at_once(outcome: Outcome) -> None:
     counts = Counter[str]()
     watch = AnswerWatch(counts)
     watch.fail()
     watch.fail()
     assert counts == {"requests": 1, "errors": 1}
-    watch.count(outcome, ttft_s=None, itl_s=None, tokens=None, caller=ANYONE)
+    watch.count(request(outcome=outcome))
 
     assert (counts["requests"], counts["errors"]) == (1, 1)

@@ -67,6 +67,21 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
     assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
 
 
+async def test_dead_cores_that_heartbeats_report_count_as_failed(fleet: Fleet) -> None:
+    """The engines cannot say so themselves, because their streams wait for a slow client."""
+    engines = [CountingEngine(until=5), CountingEngine(until=10), CountingEngine()]
+    await fleet.start(engines[0])
+    async with reading(fleet) as answer:
+        for number in (0, 1):
+            await engines[number].reached.wait()
+            await fleet.start(engines[number + 1])
+            fleet.known.keep_away(fleet.replicas[number], "its engine core has died")
+        text = await answer
+
+    assert b"replica_lost" in text
+    assert engines[2].requests == []
+
+
 async def test_moved_stream_that_its_client_leaves_counts_its_prompt_once(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine(until=30)
     first.counts = TokenCounts(16, 30_000, 30_000, 1)

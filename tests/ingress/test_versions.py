@@ -32,8 +32,8 @@ START = Share.by_settings(0.0, 0.0, "b on CPU")
 OLD, NEW = EngineReply(200, b'{"by":"old"}'), EngineReply(200, b'{"by":"new"}')
 
 
-def share(part: float, shadow: float = 0.0, **more: Any) -> Share:
-    return Share(part, shadow, START.start, **more)
+def share(part: float, shadow: float = 0.0) -> Share:
+    return Share(part, shadow, START.start)
 
 
 class Model:
@@ -297,9 +297,20 @@ async def test_latencies_count_only_under_about_equal_load(
         assert any(name.startswith("ttft:") for name in counts) == timed
 
 
+async def test_a_later_comparison_begins_with_no_counts(model: Model) -> None:
+    await model.start()
+    model.versions.apply(share(0.5))
+    await model.ask()
+    model.versions.apply(share(0.0))
+    model.versions.apply(share(0.5))
+
+    assert model.counts == ({}, {})
+
+
 @pytest.mark.parametrize("streams", ["end", "finish"])
 async def test_aborted_version_ends_its_streams_by_the_setting(model: Model, streams: str) -> None:
     await model.start(new=stalled(FIRST))
+    model.rules = CanaryRules(streams=streams)
     model.versions.apply(share(0.999))
     asked = request(conversation="a", wants_stream=True)
     model.versions.opened(asked)
@@ -307,7 +318,7 @@ async def test_aborted_version_ends_its_streams_by_the_setting(model: Model, str
     async with model.versions.call(asked) as reply:
         assert reply.stream is not None
         assert await anext(reply.stream) == FIRST
-        model.versions.apply(share(0.0, streams=streams))
+        model.versions.apply(share(0.0))
         if streams == "end":
             assert b'"error"' in b"".join([part async for part in reply.stream])
     assert len(model.new.replicas) == 1

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +49,26 @@ def budgets(*sets: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-@pytest.mark.parametrize("group", ["ingressWorkers", "gpuProfiles.cpu"])
-def test_no_value_blocks_a_drain(group: str, keep: int) -> None:
+def test_no_value_blocks_a_drain(keep: int) -> None:
     """The operator keeps the number of pods of a running cluster, and the budget is there at once."""
-    index, name = {"ingressWorkers": (0, "ingress"), "gpuProfiles.cpu": (1, "cpu")}[group]
-    for before in range(1, 4):
-        sets = (f"{group}.minWorkers={before}", f"podDisruptionBudget.minAvailable={keep}")
-        running = ray_service(LAPTOP, *sets)["spec"]["rayClusterConfig"]["workerGroupSpecs"][index]
+
+    def sets(pods: int, keep: int) -> tuple[str, ...]:
+        groups = (f"{group}.minWorkers={pods}" for group in ("ingressWorkers", "gpuProfiles.cpu"))
+        return (*groups, f"podDisruptionBudget.minAvailable={keep}")
+
+    for before, (index, name) in product(range(1, 4), enumerate(("ingress", "cpu"))):
+        running = ray_service(LAPTOP, *sets(before, keep))["spec"]["rayClusterConfig"]["workerGroupSpecs"][
+            index
+        ]
         labels = {**running["template"]["metadata"]["labels"], "ray.io/group": name}
-        own = budgets(*sets).get(name)
+        own = budgets(*sets(before, keep)).get(name)
         assert (own is not None) is (before > keep)
         assert own is None or own["selector"]["matchLabels"].items() <= labels.items()
-        for after in range(1, 4):
-            for least in (1, 2):
-                changed = (f"{group}.minWorkers={after}", f"podDisruptionBudget.minAvailable={least}")
-                spec = budgets(*changed).get(name)
-                if spec and spec["selector"]["matchLabels"].items() <= labels.items():
-                    assert running["replicas"] > spec["minAvailable"]
-                    assert "maxUnavailable" not in spec  # which Kubernetes cannot count for a RayCluster
+        for after, least in product(range(1, 4), (1, 2)):
+            spec = budgets(*sets(after, least)).get(name)
+            if spec and spec["selector"]["matchLabels"].items() <= labels.items():
+                assert running["replicas"] > spec["minAvailable"]
+                assert "maxUnavailable" not in spec  # which Kubernetes cannot count for a RayCluster
 
 
 def test_budgets_can_be_turned_off() -> None:

@@ -51,6 +51,7 @@ def helm(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[st
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
     for name in ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECONFIG"):
         env[name] = "/nonexistent"
+    env["GOGC"] = "off"  # collecting garbage takes a fifth of the CPU time of so short a process
     return subprocess.run(
         [HELM, *args], check=False, input=stdin, env=env, capture_output=True, text=True, timeout=180
     )

@@ -68,7 +68,7 @@ def expected(oracle: Oracle, asked: Asked, model: str) -> Got:
 
 def read_answer(client: Client) -> Got:
     """Read an answer. Raises BrokenAnswerError, for whatever its API does not allow."""
-    if client.status == 200 and client.asked.streams:
+    if client.status == 200 and client.asked.body.get("stream"):
         return _read_stream(client.asked.api, client.body.decode())
     document = json.loads(client.body)
     if document.get("error"):
@@ -139,14 +139,11 @@ def _closed(got: Got) -> Got:
     """Return an answer that is whole."""
     got.texts = {index: text.strip() for index, text in got.texts.items()} or {0: ""}
     got.told = {index: [text for _, text in calls] for index, calls in got.calls.items() if calls}
+    calls = {index: each for index, each in got.calls.items() if each}
     try:
-        found = {
-            index: [(name, json.loads(arguments)) for name, arguments in calls]
-            for index, calls in got.calls.items()
-        }
+        got.calls = {index: [(name, json.loads(text)) for name, text in calls[index]] for index in calls}
     except ValueError as error:
-        raise BrokenAnswerError(f"arguments of a tool are not JSON: {got.calls}") from error
-    got.calls = {index: calls for index, calls in found.items() if calls}
+        raise BrokenAnswerError(f"arguments of a tool are not JSON: {calls}") from error
     return got
 
 
@@ -160,11 +157,10 @@ def _read_stream(api: str, body: str) -> Got:
         events.append((name.removeprefix("event: ").strip(), data))
     ends = [number for number, event in enumerate(events) if _is_end(api, event)]
     failed = [number for number, event in enumerate(events) if event[0] == "error"]
-    after_error = {"messages": 1, "responses": 2}.get(api, 2)
     if failed:
-        last = events[-1] if api != "messages" else ("", "")
-        named = {"messages": ("", ""), "responses": ("response.failed", last[1])}.get(api, _DONE)
-        if failed != [len(events) - after_error] or last != named or len(ends) != (api != "messages"):
+        behind = [name or data for name, data in events[failed[0] + 1 :]]
+        wanted = {"messages": [], "responses": ["response.failed"]}.get(api, [_DONE[1]])
+        if behind != wanted or len(ends) != len(wanted):
             raise BrokenAnswerError(f"an error within, or not one end: {events[-4:]}")
         return Got(error=json.loads(events[failed[0]][1])["error"]["message"])
     if ends != [len(events) - 1]:

@@ -44,11 +44,10 @@ _HOUR_S = 30
 """An hour of a completion window takes so long."""
 _SLACK_S = 150.0
 """A batch ends so long after its window and the last fault: leases, backoffs, and clocks that were set."""
-_QUIET_S = 60.0
 _LATE_S = 8.0
 """The longest time from when a line may be sent to its call, or from a window's end to that of the calls."""
 _CHAT = "/v1/chat/completions"
-_GIVES_UP_S = (16.0, 26.0)
+_GIVES_UP_S = (33.0, 42.0)
 """When a runner gives up an input file that it cannot read, after the upload."""
 _BUSY = (500, 503, 507)
 """The statuses after which a client tries again."""
@@ -137,22 +136,21 @@ class BatchWorld(World):
         self.runners, self.clients = draw.choice((1, 1, 2, 3)), draw.randint(1, 3)
         self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))
         self.unread_s: tuple[float, ...] = (5.0, 25.0, 45.0)
+        self.windows: tuple[str, ...] = ("1h", "2h")
         self.theme = draw.choice(("", "", "steady", "check"))
-        """In a `steady` world, only answers fail. In a `check`, files come back as a runner gives them up."""
+        """In a `steady` world, only answers fail. In a `check`, files and another runner come as a runner
+        gives up the files."""
         if self.theme == "steady":
             self.events, self.rates = [], {"answer": self.rates["answer"]}
         elif self.theme == "check":
-            self.rates |= {"kill": 0.005, "slow end": 0.5, "unreadable": 1.0}
-            self.runners = 3
+            self.rates |= {"kill": 0.002, "slow end": 1.0, "unreadable": 1.0}
+            self.runners, self.windows, self.calm_at = 2, ("2h",), self.calm_at + CALM_S
             self.unread_s = tuple(draw.uniform(*_GIVES_UP_S) for _ in range(3))
         happens = {kind for _, kind in self.events} | {kind for kind, rate in self.rates.items() if rate}
         self.late_s = _LATE_S + 30.0 * len(happens & {"base", "clock", "slow"})
         self.lines: defaultdict[tuple[str, int], _Line] = defaultdict(_Line)
-        """By batch and number."""
-        self.in_flight: Counter[tuple[int, str]] = Counter()
-        """By runner and batch."""
-        self.flying: Counter[tuple[str, int]] = Counter()
-        """By batch and number."""
+        self.flying: set[tuple[int, str, int]] = set()
+        """By runner, batch and number."""
         self.damaged: dict[str, set[str]] = {}
         """By batch: the lines whose answers were in damaged objects."""
         self.unreadable: set[str] = set()
@@ -163,9 +161,6 @@ class BatchWorld(World):
 
     def __str__(self) -> str:
         return f"{self.theme} {self.runners} runners, {self.clients} clients, {self.rates} {self.events}"
-
-    def note(self, text: str) -> None:
-        self.loop.network.note(text)
 
     def store(self) -> BatchStore:
         return _Base(f"sqlite:///{self.folder}/batch.db")
@@ -197,8 +192,8 @@ class BatchWorld(World):
             group.create_task(self._cause_faults())
         await asyncio.sleep(max(0.0, self.calm_at - self.loop.time()))
         await self._await_ends()
-        await asyncio.sleep(_QUIET_S)
-        self.faults += [f"in flight: {count} of {key}" for key, count in self.in_flight.items() if count]
+        await asyncio.sleep(60.0)
+        self.faults += [f"in flight: {each}" for each in self.flying]
         self._over.set()
         await asyncio.gather(*tasks)
         await asyncio.sleep(1.0)
@@ -216,6 +211,7 @@ class BatchWorld(World):
     # Runners
 
     async def _run_runner(self, number: int) -> None:
+        await asyncio.sleep(number * self.draw.uniform(*_GIVES_UP_S) * (self.theme == "check"))
         while not self._over.is_set():
             process = Process(self)
             current.set(process)
@@ -240,9 +236,9 @@ class BatchWorld(World):
     def _note_end(self, runner: int, store: BatchStore, batch_id: str) -> None:
         batch = store.batch(batch_id)
         assert batch is not None
-        self.note(f"{_name(batch)} {batch.status}")
-        if count := self.in_flight[runner, batch_id]:
-            self.faults.append(f"{_name(batch)} has ended with {count} lines in flight")
+        self.loop.network.note(f"{_name(batch)} {batch.status}")
+        if any(each[:2] == (runner, batch_id) for each in self.flying):
+            self.faults.append(f"{_name(batch)} has ended with lines in flight")
 
     async def _ask(
         self, runner: int, batch: Batch, lines: Sequence[BatchLine]
@@ -268,11 +264,10 @@ class BatchWorld(World):
                 each.asked, each.ended = each.asked + 1, self.loop.time()
 
     async def _answer(self, runner: int, owner: str, batch_id: str, url: str, line: BatchLine) -> LineAnswer:
-        self.in_flight[runner, batch_id] += 1
-        mine = batch_id, line.number
-        if mine in self.flying and self.theme == "steady":
+        mine = runner, batch_id, line.number
+        if self.theme == "steady" and any(each[1:] == mine[1:] for each in self.flying):
             self.faults.append(f"line {line.number} is in flight twice")
-        self.flying[mine] += 1
+        self.flying.add(mine)
         try:
             await asyncio.sleep(self.draw.expovariate(1 / self.answer_s))
             status = 200
@@ -283,8 +278,7 @@ class BatchWorld(World):
             name = json.loads(line.body)["messages"][0]["content"]
             return LineAnswer(line.number, f"req-{name}", status, json.dumps({"to": name}).encode())
         finally:
-            self.in_flight[runner, batch_id] -= 1
-            self.flying -= Counter([mine])
+            self.flying.discard(mine)
 
     # Clients
 
@@ -292,7 +286,10 @@ class BatchWorld(World):
         draw = Random(f"client {number} {self.draw.random()}")
         await asyncio.sleep(draw.uniform(0.0, 8.0))
         count, bad = draw.choice((1, 5, 30)), draw.random() < 0.1
-        texts = [json.dumps(_line(f"c{number}-{each}")) for each in range(count)]
+        ids = [f"c{number}-{each}" for each in range(count)]
+        bodies = [{"model": "tide", "messages": [{"role": "user", "content": each}]} for each in ids]
+        line = {"method": "POST", "url": _CHAT}
+        texts = [json.dumps(line | {"custom_id": ids[n], "body": body}) for n, body in enumerate(bodies)]
         content = "\n".join([*texts, *["no JSON"] * bad]).encode()
         async with AsyncClient(transport=ASGITransport(app), base_url="http://tide") as http:
 
@@ -312,11 +309,11 @@ class BatchWorld(World):
 
             form = {"files": {"file": content}, "data": {"purpose": "batch"}}
             if (uploaded := await ask("POST", "/v1/files", **form)) is None or uploaded.status_code != 200:
-                self.note(f"c{number} has no file")
+                self.loop.network.note(f"c{number} has no file")
                 return
             file_id = uploaded.json()["id"]
             asked = {"input_file_id": file_id, "endpoint": _CHAT, "metadata": {"name": f"c{number} {count}"}}
-            asked["completion_window"] = draw.choice(("1h", "2h"))
+            asked["completion_window"] = draw.choice(self.windows)
             made = await ask("POST", "/v1/batches", json=asked)
             if made is not None and made.status_code == 200 and draw.random() < 0.4:
                 await asyncio.sleep(draw.expovariate(0.3))
@@ -331,7 +328,7 @@ class BatchWorld(World):
         began = self.loop.time()
         for at_s, kind in self.events:
             await asyncio.sleep(max(0.0, began + at_s - self.loop.time()))
-            self.note(kind)
+            self.loop.network.note(kind)
             if kind == "clock":
                 for process in self.draw.sample(self.processes, 1):
                     process.ahead_s = self.draw.choice((-30.0, 30.0, 9000.0))
@@ -367,17 +364,13 @@ class BatchWorld(World):
         while not self._over.is_set():
             for batch in self._batches():
                 late_s = self.loop.time() + UNIX_S - batch.expires_at
-                wrong = {
-                    "calls go on after the window": late_s > self.late_s
-                    and any(batch_id == batch.id for batch_id, _ in self.flying),
-                    "nobody sends a line": self.theme == "steady"
-                    and batch.status == "in_progress"
-                    and late_s < 0
-                    and not self.flying
-                    and self._idle_s(batch) > _LATE_S,
-                }
-                found = [f"{_name(batch)}: {fault}" for fault, holds in wrong.items() if holds]
-                self.faults += set(found) - set(self.faults)
+                runs = self.theme == "steady" and batch.status == "in_progress" and late_s < 0
+                for fault, holds in (
+                    ("late", late_s > self.late_s and any(each[1] == batch.id for each in self.flying)),
+                    ("idle", runs and not self.flying and self._idle_s(batch) > _LATE_S),
+                ):
+                    text = f"{_name(batch)} has {fault} lines"
+                    self.faults += [text] * (holds and text not in self.faults)
             await asyncio.sleep(1.0)
 
     def _lines(self, batch: Batch) -> list[_Line]:
@@ -442,8 +435,7 @@ class BatchWorld(World):
         if early and "clock" not in {kind for _, kind in self.events}:
             return "it has expired before the end of its window"
         unread = batch.input_file_id in self.unreadable and batch.in_progress_at is None
-        may_fail = batch.id in self.damaged or unread
-        if batch.status == "failed" and not may_fail:
+        if batch.status == "failed" and not (unread or batch.id in self.damaged):
             return f"it has failed: {batch.errors}"
         lost = {line["custom_id"] for line in errors if (line["error"] or {}).get("code") == "answer_lost"}
         if more := lost - self.damaged.get(batch.id, set()):
@@ -467,8 +459,3 @@ class BatchWorld(World):
 
 def _name(batch: Batch) -> str:
     return (batch.metadata or {})["name"]
-
-
-def _line(name: str) -> dict[str, Any]:
-    body = {"model": "tide", "messages": [{"role": "user", "content": name}]}
-    return {"custom_id": name, "method": "POST", "url": _CHAT, "body": body}

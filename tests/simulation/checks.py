@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from serve_app.api.quotas import KeyDemand
 from tests.simulation.answers import BrokenAnswerError, Got, expected, read_answer
-from tests.simulation.client import Client
+from tests.simulation.client import PATIENCE_S, Client
 
 if TYPE_CHECKING:
     from tests.simulation.request_world import RequestWorld
@@ -23,7 +23,7 @@ _TIMEOUTS = ("cold_wait_timeout_s", "background_wait_timeout_s")
 _LEFT = Got(error="no answer")
 _LOOK_S = 0.05
 _CONNECT_S = 4.0
-"""The longest time from a reservation to the call, and from a stream's move to the end of its former call."""
+"""The longest time from a reservation to its call, to the end of a moved call, and to a due event."""
 _DELAY_S = 1.0
 """The longest way of a request or an answer between a client and an ingress replica."""
 _MOST_DEATHS = 2
@@ -53,7 +53,7 @@ def check_answers(world: RequestWorld) -> None:
         if fault:
             world.faults.append(f"{client.asked.name} ({client.asked.api}): {fault}")
     whole = [each for each in world.clients if not answers.get(each.asked.name, _LEFT).error]
-    used = {each: expected(world.oracle, each.asked, world.identity).usage or (0, 0) for each in whole}
+    used = {each: expected(world.oracle, each.asked, world.identities[-1]).usage or (0, 0) for each in whole}
     for key in world.keys or ("",):
         clients = [each for each in world.clients if key in ("", each.asked.key)]
         _check_rate(world, key, clients)
@@ -66,19 +66,20 @@ def check_answers(world: RequestWorld) -> None:
 
 
 def _fault(world: RequestWorld, client: Client, answers: dict[str, Got]) -> str:
-    if client.hung or (not client.complete and not client.left):
+    if client.ended - client.began >= PATIENCE_S or not (client.complete or client.left):
         return f"no end, or no whole one, after {client.body[-100:]!r}"
     if client.left:
         return ""
-    most_s = max(world.values_of("keep_alive_interval_s")) + _DELAY_S
-    if client.asked.streams and not client.asked.pauses_s and client.first_byte_s > most_s:
+    most_s = max(world.values_of("keep_alive_interval_s")) + _CONNECT_S
+    streams = client.asked.body.get("stream")
+    if streams and not client.asked.pauses_s and client.first_byte_s > most_s:
         return f"it got nothing within {client.first_byte_s} s"
     got = answers[client.asked.name] = read_answer(client)
     if got.error:
         kind = next((kind for part, kind in _ERRORS.items() if part in got.error), "other")
         return "" if _is_allowed(world, client, kind) else f"an error without a reason: {got.error}"
     wanted = [expected(world.oracle, client.asked, model) for model in world.identities]
-    if not client.asked.streams:
+    if not streams:
         for each in (got, *wanted):
             each.told.clear()
     else:
@@ -237,20 +238,18 @@ async def watch(world: RequestWorld) -> None:
     """For how many looks in a row something has been wrong."""
     while True:
         limit, now = min(world.limits["max_ongoing_requests"], *world.places), world.loop.time()
-        looks: list[tuple[str, Any, float]] = []
+        looks, places = list[tuple[str, Any, float]](), 0
         """What may be wrong, whether it is, and the seconds for which it may be."""
         for ingress in world.ingresses:
             queue, replicas = ingress.admission.queue, ingress.replicas
-            loads = [
-                one.in_flight if queue.foreground else one.all_in_flight
-                for one in replicas.listed()
-                if not one.trouble
-            ]
+            usable = [one for one in replicas.listed() if not one.trouble]
+            loads = [one.in_flight if queue.foreground else one.all_in_flight for one in usable]
+            places += sum(one.all_in_flight for one in usable)
             # A request that lost a replica of another model waits for one of its own.
             waits = len(queue) and min(loads, default=limit) < limit and len(world.identities) == 1
             asked_s = 0.0 if ingress.handle.asking else now - ingress.handle.last_asked
             unasked = queue.foreground and not len(replicas) and asked_s > 2.0
-            failing = any(one.failures and not one.trouble for one in replicas.listed())
+            failing = any(one.failures for one in usable)
             late = any(
                 now - each.since > max(world.values_of(_TIMEOUTS[each.background]))
                 for each in [*queue.requests(), *queue.requests(background=True)]
@@ -265,16 +264,15 @@ async def watch(world: RequestWorld) -> None:
                 most = world.keys[key].get("concurrent_requests", 10**6)
                 if max(demand.open_requests, demand.open_background) > most:
                     world.faults.append(f"{ingress.name}: key {key!r} has {demand} open, more than {most}")
-        usable = [one for each in world.ingresses for one in each.replicas.listed() if not one.trouble]
         calls = sum(engine.plane.open_requests for engine in world.running)
-        readers = sum(each.is_open and bool(each.asked.pauses_s) for each in world.clients)
+        readers = sum(bool(each.began and not each.ended and each.asked.pauses_s) for each in world.clients)
         names = Counter(name for each in world.alive if not each.core.stopped for name in each.core.names)
-        passes = not world.loop.network.held
-        idle = passes and sum(one.all_in_flight for one in usable) > calls + readers
-        looks.append(("more places are taken than engines have calls", idle, _CONNECT_S))
-        looks.append(
-            ("two engines run one request", passes and max(names.values(), default=0) > 1, _CONNECT_S)
-        )
+        passes = {"stall", "partition", "hang"}.isdisjoint(kind for _, kind in world.happened)
+        twice = max(names.values(), default=0) > 1
+        looks += [
+            ("engines have fewer calls than places", passes and places > calls + readers, _CONNECT_S),
+            ("two engines run one request", passes and twice, _CONNECT_S),
+        ]
         for wrong, holds, most_s in looks:
             since[wrong] = since[wrong] + 1 if holds else 0
             if since[wrong] == most_s / _LOOK_S:

@@ -46,7 +46,6 @@ class Oracle:
     deaths: list[tuple[float, str]] = field(default_factory=list)
     """When an engine died of a request, and the request's name."""
     parser: str = "hermes"
-    """The parser of tool calls."""
     tokenizer: Any = None
     _begins: dict[str, list[int]] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
@@ -127,7 +126,6 @@ class Core(StubEngineCore):
 
     @property
     def dead(self) -> bool:
-        """Whether it has died."""
         return bool(self.resources.engine_dead)
 
     @property

@@ -8,18 +8,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
-from ray.serve.exceptions import DeploymentUnavailableError
 from uvicorn.server import ServerState
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.dialect import dialect_of
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.engine_response import WriteNowMiddleware
@@ -60,8 +59,6 @@ LORA = {"max_rank": 8, "max_loaded": 1, "max_cached": 2}
 SIMULATED = {**MODEL, "max_model_len": 1024, "lora": LORA}
 _MOST_LOADS = 2
 """Of an adapter while one call waits: another call may take it first, and the adapter then leaves."""
-_PAUSES = 0.1
-"""How often an engine's stream pauses behind an event."""
 _front_ends: list[tuple[Core, Serving]] = []
 """vLLM's front ends that no world uses now, each with its core."""
 
@@ -121,20 +118,20 @@ class CountedAdapters(Adapters):
 
 
 class PausingEngine(LocalEngine):
-    """Its streams pause behind some of their events, the last one included, as any generator may."""
+    """Its streams may pause behind their last event, so that an engine may be lost there."""
 
     world: RequestWorld
 
     @asynccontextmanager
     async def call(self, call: EngineCall) -> AsyncIterator[EngineReply]:
-        async with super().call(call) as reply:
-            yield replace(reply, stream=reply.stream and self._pausing(reply.stream))
+        async def pausing(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+            async for data in stream:
+                yield data
+                if dialect_of(call.message.operation).ends(data):
+                    await asyncio.sleep(self.world.pause_s * self.world.draw.random())
 
-    async def _pausing(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for data in stream:
-            yield data
-            if (most_s := self.world.pause_s) and self.world.draw.random() < _PAUSES:
-                await asyncio.sleep(most_s * self.world.draw.random())
+        async with super().call(call) as reply:
+            yield replace(reply, stream=reply.stream and pausing(reply.stream))
 
 
 class Engine:
@@ -142,7 +139,7 @@ class Engine:
 
     def __init__(self, world: RequestWorld, name: str) -> None:
         self.name = name
-        self.identity = world.identity
+        self.identity = world.identities[-1]
         self.fails = False
         """Whether it gets no further fault."""
         self._world = world
@@ -223,16 +220,13 @@ class RayHandle(FakeHandle):
 
     @asynccontextmanager
     async def choose_replica(self) -> AsyncIterator[None]:
-        outcome = self._draw.choice(("", "", "hangs", "raises", "cancels", self._world.ray_gives_up))
+        failures = OSError("Ray's router has failed"), asyncio.CancelledError(), self._world.ray_gives_up
+        outcome = self._draw.choice((None, None, "hangs", *failures))
         self.asking += 1
         try:
             await asyncio.sleep(self._draw.random())
-            if outcome == "raises":
-                raise OSError("Ray's router has failed")
-            if outcome == "cancels":
-                raise asyncio.CancelledError
-            if outcome == "unavailable":
-                raise DeploymentUnavailableError("engines")
+            if isinstance(outcome, BaseException):
+                raise outcome
             while outcome == "hangs" or not self._world.running:
                 await asyncio.sleep(0.1)
         finally:
@@ -247,15 +241,20 @@ class Ingress:
     def __init__(self, world: RequestWorld, loop: SimulatedLoop, name: str) -> None:
         self.name = name
         model = ModelSettings.model_validate(SIMULATED | world.engine | world.limits)
+
+        def state() -> StoredState:
+            counts = {"ready": len(world.running), "starting": world.starting, "pending": 0, "pending_s": 0.0}
+            about = counts | {"reason": "", "phases_s": {}, "cold_start_s": 2.0}
+            return StoredState({"at": loop.time(), "models": {model.deployment_name: about}})
+
         self.replicas = ReplicaSet(clock=loop.time)
-        self.knobs = world.knobs_in_force
+        self.knobs = world.knobs[-1]
         draw = Random(f"{world.seed} {name}")
         self.handle = RayHandle(world, draw)
-        stored = BoundedCall("state", partial(self._stored, world), 0.5, loop.time)
+        stored = BoundedCall("state", state, 0.5, loop.time)
         serve = BoundedCall("status", ServeStatus, 0.5, loop.time)
         handle: Any = self.handle
         progress = ProgressReader(stored, serve, model.deployment_name, clock=loop.time)
-        self._deployment = model.deployment_name
         self.admission = Admission(model, self.replicas, handle, lambda: self.knobs, progress, loop.time)
         channels = EngineChannels()
         relay = RelayClient(model, self.admission, channels)
@@ -275,11 +274,6 @@ class Ingress:
         self.state = ServerState()
         server = loop.network.listen(lambda: HttpProtocol(config, self.state, {}, _loop=loop), name)
         self.address: tuple[str, int] = server.sockets[0].getsockname()
-
-    def _stored(self, world: RequestWorld) -> StoredState:
-        model = {"ready": len(world.running), "starting": world.starting, "pending": 0, "pending_s": 0.0}
-        more = {"reason": "", "phases_s": {}, "cold_start_s": 2.0}
-        return StoredState({"at": world.loop.time(), "models": {self._deployment: model | more}})
 
     def stop(self) -> None:
         """Stop listening to heartbeats, which ends all channels."""

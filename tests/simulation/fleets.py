@@ -263,12 +263,11 @@ class FleetWorld(World):
         models = {_TIDE: ServedModel("tide", _TIDE, live.of("tide"), {"GPU": 1.0})}
         served = ServedApplication(models, _INGRESS, zygote=False)
         queued = not self.ready and any(ingress == number for _, ingress in self.waiting)
-        work: list[Callable[[], None]] = [lambda: put_document(KNOBS, APP, served.document(self.wall()))]
         said, name = self._said(number), f"{INGRESS}-{number}"
-        work.append(
-            lambda: publish_report(APP, name, said, self.wall()) if queued else forget_report(APP, name)
-        )
-        for each in work:
+        for each in (
+            lambda: put_document(KNOBS, APP, served.document(self.wall())),
+            lambda: publish_report(APP, name, said, self.wall()) if queued else forget_report(APP, name),
+        ):
             await asyncio.gather(asyncio.to_thread(each), return_exceptions=True)
         await asyncio.sleep(0.5)
 

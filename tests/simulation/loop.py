@@ -45,7 +45,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._callback_s = self._draw.choice(_CALLBACK_S)
         self.network = Network(self, seed)
         self.threads = 0
-        """The threads that have not ended."""
         self.errors: list[str] = []
         """What nobody has handled: errors of callbacks, and of tasks that were not awaited."""
         self.set_exception_handler(self._note_error)

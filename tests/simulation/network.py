@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -28,13 +29,11 @@ class Network:
         self._held_until: dict[str, float] = {}
         """By listener, or by listener and asker: until when nothing passes between them."""
         self._listeners: dict[tuple[str, int], Callable[[], Any]] = {}
-        self._connections = 0
-        self._ports = 0
+        self._connections, self._ports = count(1), count(1)
 
     def listen(self, factory: Callable[[], Any], host: str) -> Any:
         """Return a server, as `create_server` does."""
-        self._ports += 1
-        address = (host, self._ports)
+        address = (host, next(self._ports))
         self._listeners[address] = factory
         socket = SimpleNamespace(getsockname=lambda: address)
         return SimpleNamespace(sockets=[socket], close=lambda: self._listeners.pop(address, None))
@@ -47,9 +46,8 @@ class Network:
             host: The listener, perhaps with the asker: `engine-1@ingress-2`.
             port: Its port.
         """
-        self._connections += 1
-        name = f"{host}#{self._connections}"
-        draw = Random(f"connection {self.seed} {self._connections}")
+        number = next(self._connections)
+        name, draw = f"{host}#{number}", Random(f"connection {self.seed} {number}")
         await asyncio.sleep(draw.expovariate(1 / draw.choice(_DELAYS_S)))
         while (held_s := self.held_s(name)) > 0:
             await asyncio.sleep(held_s)
@@ -84,11 +82,6 @@ class Network:
         """Let nothing pass to or from `host`, perhaps only of one asker. No end notices it by itself."""
         self._held_until[host] = self.loop.time() + seconds
 
-    @property
-    def held(self) -> bool:
-        """Whether nothing passes to or from some host."""
-        return max(self._held_until.values(), default=0.0) > self.loop.time()
-
     def held_s(self, name: str) -> float:
         """Return for how long nothing passes on the connection `name`; 0 or less if it does now."""
         until = [moment for host, moment in self._held_until.items() if _is_of(name, host)]
@@ -118,9 +111,7 @@ class Transport(asyncio.Transport):
         """How often a write arrives in parts."""
         self._high = draw.choice(_HIGH_WATER)
         self._out = bytearray()
-        self._pumping = False
-        self._reading = True
-        self._paused = False
+        self._reading, self._pumping, self._paused = True, False, False
         self._ends = self._closing = self._ended = self._lost = self._cut = False
         self._protocol: Any = None
 

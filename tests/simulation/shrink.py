@@ -4,66 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Self
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A world's seed, and what is kept of the world: `7:c0,3:e1:t20`. None keeps all."""
+    """A world's seed, and what is kept of the world: `7:c0,3:e1:t20`. A part without an entry is whole."""
 
     seed: str
-    clients: tuple[int, ...] | None = None
-    """The numbers of its clients."""
-    events: tuple[int, ...] | None = None
-    """The numbers of its events."""
-    tokens: int | None = None
-    """A bound on the tokens of each sequence."""
+    parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The numbers of its clients (`c`) and events (`e`), and a bound on the tokens of each sequence (`t`)."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return what `str` wrote."""
         seed, *parts = text.split(":")
-        given = {part[0]: tuple(int(number) for number in part[1:].split(",") if number) for part in parts}
-        return cls(seed, given.get("c"), given.get("e"), given["t"][0] if "t" in given else None)
+        return cls(seed, {part[0]: tuple(int(n) for n in part[1:].split(",") if n) for part in parts})
 
     def __str__(self) -> str:
-        parts = [self.seed]
-        for letter, numbers in (("c", self.clients), ("e", self.events)):
-            if numbers is not None:
-                parts.append(letter + ",".join(map(str, numbers)))
-        return ":".join([*parts, *([f"t{self.tokens}"] if self.tokens is not None else [])])
+        return ":".join([self.seed, *(name + ",".join(map(str, each)) for name, each in self.parts.items())])
 
 
 def shrink(whole: Kept, clients: int, events: int, fails: Callable[[Kept], bool]) -> Kept:
-    """Return the smallest part of a failing world that was found to fail, within two minutes.
+    """Return the smallest part of a failing world, of so many clients and events, that `fails` too.
 
-    Args:
-        whole: The world.
-        clients: The number of its clients.
-        events: The number of its events.
-        fails: Whether a part of the world fails.
+    The search takes two minutes at most.
     """
     until = time.monotonic() + 120.0
-    kept = replace(
-        whole,
-        clients=tuple(range(clients)) if whole.clients is None else whole.clients,
-        events=tuple(range(events)) if whole.events is None else whole.events,
-    )
+    kept = Kept(whole.seed, {"c": tuple(range(clients)), "e": tuple(range(events))} | whole.parts)
     if not fails(kept):
         return whole
-    for name in ("events", "clients"):
-        size = len(getattr(kept, name))
+    for name in "ec":
+        size = len(kept.parts[name])
         while size:  # drop half of them, then a quarter, then each alone
-            numbers = getattr(kept, name)
+            numbers = kept.parts[name]
             for start in range(0, len(numbers), size):
-                fewer = tuple(
-                    each for each in getattr(kept, name) if each not in numbers[start : start + size]
-                )
-                if time.monotonic() < until and fails(smaller := replace(kept, **{name: fewer})):
-                    kept = smaller
+                fewer = tuple(n for n in kept.parts[name] if n not in numbers[start : start + size])
+                smaller = Kept(whole.seed, kept.parts | {name: fewer})
+                kept = smaller if time.monotonic() < until and fails(smaller) else kept
             size //= 2
     for tokens in (1, 2, 5, 20, 60, 150):
-        if time.monotonic() < until and fails(smaller := replace(kept, tokens=tokens)):
+        smaller = Kept(whole.seed, kept.parts | {"t": (tokens,)})
+        if time.monotonic() < until and fails(smaller):
             return smaller
     return kept

@@ -101,9 +101,9 @@ class World:
         with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
             self.folder = Path(folder)
             self.patch(patch)
-            self._finish()
+            self._run_to_end()
 
-    def _finish(self) -> None:
+    def _run_to_end(self) -> None:
         async def whole() -> None:
             await self.run()
             await asyncio.sleep(1.0)
@@ -139,7 +139,6 @@ class Process:
     def __init__(self, world: World, *, mortal: bool = True) -> None:
         self.world, self.mortal = world, mortal
         self.ahead_s = 0.0
-        """How far its clock is ahead."""
         self.failures = 0
         """The calls of stores that failed."""
         self.died = asyncio.Event()

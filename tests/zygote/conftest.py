@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,20 +30,33 @@ def wait_for(path: Path) -> None:
                 return
 
 
-@pytest.fixture
-def zygote(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [
-        sys.executable,
-        "-m",
-        "serve_app.zygote.zygote",
-        str(tmp_path / "zygote"),
-        str(os.getpid()),
-        MARK,
-    ]
+@contextmanager
+def zygote_at(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "serve_app.zygote.zygote", str(path), str(os.getpid()), MARK]
     with subprocess.Popen(command) as process:
-        wait_for(tmp_path / "zygote")
+        wait_for(path)
         yield process
         process.kill()
+
+
+@pytest.fixture
+def zygote(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A zygote of the test's own."""
+    with zygote_at(tmp_path / "zygote") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def _zygote_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("shared") / "zygote"
+    with zygote_at(path):
+        yield path
+
+
+@pytest.fixture
+def shared_zygote(_zygote_of_module: Path, tmp_path: Path) -> None:
+    """A zygote that forks for all tests of a module."""
+    (tmp_path / "zygote").symlink_to(_zygote_of_module)
 
 
 @pytest.fixture

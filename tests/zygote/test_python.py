@@ -19,7 +19,7 @@ from tests.zygote.conftest import MARK, Start
 FORKED = f"import sys; print({MARK!r} in sys.modules)"
 WAITS = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
 
-needs_zygote = pytest.mark.usefixtures("zygote")
+needs_zygote = pytest.mark.usefixtures("shared_zygote")
 
 
 def said(process: subprocess.Popen[str], given: str = "") -> str:
@@ -43,9 +43,7 @@ def test_fork_has_command_line_environment_folder_and_streams(python: Start, tmp
 
 
 @needs_zygote
-def test_it_has_the_niceness_of_the_process_that_asked(
-    zygote: subprocess.Popen[bytes], python: Start
-) -> None:
+def test_it_has_the_niceness_of_the_process_that_asked(python: Start) -> None:
     nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)  # 19 is the lowest priority
     asking = python(
         "-c",
