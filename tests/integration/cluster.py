@@ -117,6 +117,7 @@ class Running:
                 busy = "this machine is too busy" in self.log  # Ray gives its agents 15 s to start
                 assert busy, f"tideserve run ended:\n{self.log[-4000:]}"
                 self.start()
+                deadline = time.monotonic() + START_TIMEOUT_S
             status, body = self.ready()
             if body and (not self.seen or self.seen[-1] != {"status": status, **body}):
                 self.seen.append({"status": status, **body})
