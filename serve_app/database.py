@@ -1,5 +1,7 @@
 """Connections to a database by URL: SQLite in a file, or Postgres by psycopg, through SQLAlchemy Core."""
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,8 +111,17 @@ def connect(url: str, pool_size: int) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _use_wal(connection: Any, _: Any) -> None:
+        # If two connections change a new file to WAL, SQLite refuses one of them at once, whatever its time-out.
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.01)
         # Without a sync, a commit survives the loss of a process. The loss of power may undo the last ones.
-        connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
 
     return engine
