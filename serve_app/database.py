@@ -111,7 +111,7 @@ def connect(url: str, pool_size: int) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _use_wal(connection: Any, _: Any) -> None:
-        # If two connections change a new file to WAL, SQLite refuses one of them at once, whatever its time-out.
+        # Of two connections that change a new file to WAL, SQLite refuses one at once, whatever its time-out.
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
