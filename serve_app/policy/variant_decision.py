@@ -214,7 +214,8 @@ def _combined(
     speeds = {each.name: capacities[each.name] / capacities[first.name] for each in variants}
     counts = _counted(variants)
     units = state.mix.units
-    if state.mix.last_at is None:
+    # At zero, another model may have got the last place, and former work does not ask for it back.
+    if state.mix.last_at is None or not counts.target:
         units = round(sum(each.snapshot.target * speeds[each.name] for each in variants))
     ready = units
     if any(each.snapshot.ready < each.snapshot.target for each in variants):

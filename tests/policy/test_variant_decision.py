@@ -74,6 +74,21 @@ def test_a_pool_with_one_node_too_few_keeps_its_replicas() -> None:
     assert found == [4, 4, 3, 3, 3, 3]
 
 
+def test_a_model_whose_last_place_was_given_away_is_at_zero() -> None:
+    """Its own policy would else ask for the place again, although no request waits."""
+    state, seen = PolicyState(), []
+
+    def decide(snapshot: Snapshot, known: PolicyState) -> tuple[Decision, PolicyState]:
+        seen.append(snapshot.target)
+        return Decision(1, 1, "demand", "", "", load=0.5), known
+
+    for second, target in enumerate((1, 1, 0)):
+        now = VariantNow(SERVED, Snapshot(target=target, ready=target), placed=target)
+        _, state = decide_variants([now], Knobs(), state, 1000.0 + second, decide)
+
+    assert seen == [1, 1, 0]
+
+
 def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:
     speeds, ready, wanted = {"cheap": 1.0, "fast": 2.0}, {"cheap": 0, "fast": 1}, {"cheap": 3, "fast": 2}
 
