@@ -51,10 +51,12 @@ def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[
     decision = each.decision
     rps = {name: decision.variants[part.variant.name]["capacity_rps"] for name, part in each.parts.items()}
     claims, minima = _claims(each, rps, takers)
-    total = sum(claims[name] * rps[name] for name in claims) or 1.0
+    # Without a claim, the replicas that have places served the last arrivals.
+    counts = claims if any(claims.values()) else {name: each.parts[name].variant.placed for name in claims}
+    total = sum(counts[name] * rps[name] for name in counts) or 1.0
     found = {}
     for name, claim in claims.items():
-        snapshot, of_load = each.parts[name].variant.snapshot, claim * rps[name] / total
+        snapshot, of_load = each.parts[name].variant.snapshot, counts[name] * rps[name] / total
         start_s = snapshot.cold_start_s or snapshot.assumed_start_s
         load = {signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD}
         part = replace(

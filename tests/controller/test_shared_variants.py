@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from serve_app.controller.decided import Decided, Part, split
 from serve_app.controller.document_exchange import Deployment
 from serve_app.patches import ray
+from serve_app.policy.decide import Decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.variant_decision import VariantNow
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.resources import Node
-from serve_app.wire.served_models import ServedVariant
+from serve_app.wire.served_models import ServedModel, ServedVariant
 from tests.controller.test_shared_fleet import document, started
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
@@ -162,6 +166,20 @@ def test_the_place_of_another_model_teaches_no_wait_for_nodes(clock: Clock) -> N
     memory = app.policy.memories["Engine-v"].state.mix.variants["cheap"]
     assert memory.placed == 1
     assert not memory.node_waits_s
+
+
+def test_replica_keeps_its_place_after_recent_arrivals() -> None:
+    """No request waits or runs, and the newest arrivals are too old for a claim."""
+    served = variant("cheap", 1.0)
+    numbers = {"cheap": {"capacity_rps": 2.0, "meets_targets": True}}
+    decision = Decision(1, 1, "demand", "", "", signals={"arrivals_30s_rps": 1.2}, variants=numbers)
+    model = ServedModel("v", "Engine-v", KNOBS, variants=(served,))
+    now = VariantNow(served, Snapshot(target=1, ready=1), placed=1)
+    decided = Decided(model, None, now.snapshot, decision, None, {CHEAP: 1}, CHEAP, {CHEAP: Part(None, now)})
+
+    part = split(decided, {CHEAP: model}, ())[CHEAP]
+
+    assert part.decision.signals["arrivals_30s_rps"] == 1.2
 
 
 def test_variants_of_one_model_take_nothing_from_each_other(clock: Clock) -> None:
