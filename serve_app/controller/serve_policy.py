@@ -23,6 +23,7 @@ from serve_app.controller.variants import unsettled_variants, variants_now
 from serve_app.patches.ray_idle import controller_rests, wake_controller
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
+from serve_app.policy.inputs import apply_starting_values
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import Memory, Need, PolicyState, drop_forgotten
 from serve_app.policy.variant_decision import VariantNow, decide_variants
@@ -239,13 +240,14 @@ class ServePolicy:
         self, model: ServedModel, contexts: Mapping[str, Any], variants: Sequence[VariantNow], now: float
     ) -> Decided:
         name, memory, ahead_s = model.deployment, self._recall(model), self._wall() - now
+        snapshots = [apply_starting_values(each.snapshot, model.knobs, memory.state)[0] for each in variants]
         variants = [
             replace(
                 each,
-                snapshot=replace(each.snapshot, clock_ahead_s=ahead_s),
+                snapshot=replace(snapshot, clock_ahead_s=ahead_s),
                 takes=each.served.deployment in self._fleet.takers,
             )
-            for each in variants
+            for each, snapshot in zip(variants, snapshots, strict=True)
         ]
         found, state = decide_variants(
             variants,

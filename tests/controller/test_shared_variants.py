@@ -11,7 +11,7 @@ from serve_app.patches import ray
 from serve_app.policy.decide import Decision
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.variant_decision import VariantNow
-from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.knobs import IngressKnobs, Knobs, StartingValues
 from serve_app.wire.resources import Node
 from serve_app.wire.served_models import ServedModel, ServedVariant
 from tests.controller.test_shared_fleet import document, started
@@ -180,6 +180,19 @@ def test_replica_keeps_its_place_after_recent_arrivals() -> None:
     part = split(decided, {CHEAP: model}, ())[CHEAP]
 
     assert part.decision.signals["arrivals_30s_rps"] == 1.2
+
+
+def test_start_of_a_variant_is_assumed_by_starting_values(clock: Clock) -> None:
+    steps = dict.fromkeys(("step_base_s", "step_per_sequence_s", "step_per_prefill_token_s"), 1e-3)
+    assumed = StartingValues(**steps, step_per_kv_token_s=1e-7, cold_start_s=(200.0, 300.0))
+    slow = KNOBS.model_copy(update={"starting_values": assumed})
+    app = Fleet(clock, {"a": KNOBS, "v": slow}, at={"a": 1}, cheap=1.0, dear=0.0)
+    app.says |= {CHEAP: Deployment(), DEAR: Deployment()}
+    app.say("Engine-a", "ready", age_s=100.0)
+    app.go(10)
+    app.go(3, v=holding(2))
+
+    assert app.line("v")["eta_s"] > 200
 
 
 def test_variants_of_one_model_take_nothing_from_each_other(clock: Clock) -> None:
