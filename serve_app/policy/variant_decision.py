@@ -10,7 +10,7 @@ from serve_app.policy.reasons import amount, counted
 from serve_app.policy.reports import Snapshot, step_sample
 from serve_app.policy.state import PolicyState
 from serve_app.policy.variant_mix import Offer, VariantMix, choose
-from serve_app.policy.variant_state import VariantState, Work
+from serve_app.policy.variant_state import VariantMixState, VariantState, Work
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
 
@@ -81,7 +81,9 @@ def decide_variants(
     }
     state = replace(state, mix=replace(state.mix, variants=seen))
     capacities, _ = _capacities(variants, knobs, state)
-    decision, state = decide(_combined(variants, capacities, state), state)
+    units = _units(variants, capacities, state.mix)
+    state = replace(state, mix=replace(state.mix, units=units))
+    decision, state = decide(_combined(variants, capacities, units), state)
     capacities, meets = _capacities(variants, knobs, state)  # the decision has learned from the reports
     # In replicas of the first variant, so that a change of the measured capacity alone changes no number.
     unit_rps = capacities[variants[0].name]
@@ -94,9 +96,9 @@ def decide_variants(
     recent = tuple(Work(work.at, min(work.rps, float(decision.target))) for work in state.mix.recent)
     known = replace(state.mix, recent=recent)
     mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, known, now)
-    state = replace(state, mix=replace(mixed, units=decision.target))
     present = {each.name: each.snapshot.target for each in variants}
     targets = present if knobs.mode == "advise" else mix.targets
+    state = replace(state, mix=replace(mixed, units=decision.target, asked=targets))
     shown = replace(
         decision,
         target=sum(targets.values()),
@@ -203,20 +205,28 @@ def _tolerated(step: StepTime, name: str, state: PolicyState) -> StepTime:
     return step.scaled(_TOLERANCE) if state.mix.goal.get(name) else step
 
 
-def _combined(
-    variants: Sequence[VariantNow], capacities: Mapping[str, float], state: PolicyState
-) -> Snapshot:
-    """Return one snapshot in replicas of the first variant.
+def _units(variants: Sequence[VariantNow], capacities: Mapping[str, float], mix: VariantMixState) -> int:
+    """Return the target in force, in replicas of the first variant.
+
+    It is the last decision's target, unless other models got places, or the targets are not of that decision:
+    `variants` or the policy may have been replaced.
+    """
+    in_force = {each.name: each.snapshot.target for each in variants}
+    work = sum(target * capacities[name] for name, target in in_force.items())
+    units = max(min(sum(in_force.values()), 1), round(work / capacities[variants[0].name]))
+    if [*in_force] != [*mix.asked] or any(target > mix.asked[name] for name, target in in_force.items()):
+        return units
+    return mix.units if in_force == mix.asked else min(mix.units, units)
+
+
+def _combined(variants: Sequence[VariantNow], capacities: Mapping[str, float], units: int) -> Snapshot:
+    """Return one snapshot in replicas of the first variant, with the target `units`.
 
     Reports of other variants say nothing about the speed and the KV cache of the first one.
     """
     first = variants[0]
     speeds = {each.name: capacities[each.name] / capacities[first.name] for each in variants}
     counts = _counted(variants)
-    units = state.mix.units
-    # At zero, another model may have got the last place, and former work does not ask for it back.
-    if state.mix.last_at is None or not counts.target:
-        units = round(sum(each.snapshot.target * speeds[each.name] for each in variants))
     ready = units
     if any(each.snapshot.ready < each.snapshot.target for each in variants):
         covered = round(sum(each.snapshot.ready * speeds[each.name] for each in variants))

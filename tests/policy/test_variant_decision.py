@@ -89,6 +89,41 @@ def test_a_model_whose_last_place_was_given_away_is_at_zero() -> None:
     assert seen == [1, 1, 0]
 
 
+FAST, SLOW = replace(SERVED, name="fast", kind="fast"), replace(SERVED, name="slow", assumed_speed=0.25)
+
+
+def seen_target(asked: int, *then: tuple[ServedVariant, int]) -> int:
+    """Return the target that a model's policy sees after a slow variant was asked for `asked` replicas."""
+    seen: list[int] = []
+
+    def decide(snapshot: Snapshot, known: PolicyState) -> tuple[Decision, PolicyState]:
+        seen.append(snapshot.target)
+        return Decision(asked, asked, "demand", "", "", load=float(asked)), known
+
+    first = [VariantNow(SLOW, Snapshot(asked, asked), placed=asked)]
+    state = decide_variants(first, Knobs(), PolicyState(), 1000.0, decide)[1] if asked else PolicyState()
+    variants = [VariantNow(served, Snapshot(target, target), placed=target) for served, target in then]
+    decide_variants(variants, Knobs(), state, 1001.0, decide)
+    return seen[-1]
+
+
+def test_target_in_force_is_what_was_granted() -> None:
+    assert seen_target(3, (SLOW, 1)) == 1
+
+
+def test_old_memory_does_not_replace_the_target_in_force() -> None:
+    """A new controller reads a memory that is some seconds old."""
+    assert seen_target(2, (SLOW, 5)) == 5
+
+
+def test_another_first_variant_changes_the_unit_of_the_target() -> None:
+    assert 0 < seen_target(8, (FAST, 0), (SLOW, 8)) < 4
+
+
+def test_a_slow_replica_is_not_zero_replicas() -> None:
+    assert seen_target(0, (FAST, 0), (SLOW, 1)) == 1
+
+
 def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:
     speeds, ready, wanted = {"cheap": 1.0, "fast": 2.0}, {"cheap": 0, "fast": 1}, {"cheap": 3, "fast": 2}
 
