@@ -96,14 +96,19 @@ def decide_variants(
     recent = tuple(Work(work.at, min(work.rps, float(decision.target))) for work in state.mix.recent)
     known = replace(state.mix, recent=recent)
     mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, known, now)
-    present = {each.name: each.snapshot.target for each in variants}
-    targets = present if knobs.mode == "advise" else mix.targets
+    wanted = mix
+    if decision.wanted != decision.target:  # the mix without delays and mode `advise`
+        undelayed = replace(decision, target=decision.wanted)
+        wanted, _ = choose(offers, _work(undelayed), knobs.min_on_demand, 0.0, known, now)
+    targets, advises = mix.targets, knobs.mode == "advise"
+    if advises and decision.target == units:  # the bounds act in each mode
+        targets = {each.name: each.snapshot.target for each in variants}
     state = replace(state, mix=replace(mixed, units=decision.target, asked=targets))
     shown = replace(
         decision,
         target=sum(targets.values()),
-        wanted=sum(mix.goal.values()),
-        notes=(*decision.notes, *_notes(offers, mix, unit_rps, state, now)),
+        wanted=sum(wanted.goal.values()),
+        notes=(*decision.notes, *_notes(offers, wanted if advises else mix, unit_rps, state, now)),
         signals={
             **decision.signals,
             "work_rps": mix.work_rps * unit_rps,

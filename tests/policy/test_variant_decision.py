@@ -1,6 +1,9 @@
 """The decision about a model with variants, from a need in replicas to targets by variant."""
 
 from dataclasses import replace
+from typing import Literal
+
+import pytest
 
 from serve_app.policy.decide import Decision
 from serve_app.policy.reports import Snapshot
@@ -122,6 +125,42 @@ def test_another_first_variant_changes_the_unit_of_the_target() -> None:
 
 def test_a_slow_replica_is_not_zero_replicas() -> None:
     assert seen_target(0, (FAST, 0), (SLOW, 1)) == 1
+
+
+@pytest.mark.parametrize(("mode", "target", "wanted"), [("act", 3, 1), ("advise", 2, 5)])
+def test_wanted_counts_neither_delays_nor_mode(
+    mode: Literal["act", "advise"], target: int, wanted: int
+) -> None:
+    now = VariantNow(SERVED, Snapshot(target=target, ready=target), placed=target)
+    decision = Decision(target, wanted, "delay", "", "", load=wanted - 0.5)
+
+    found, _ = decide_variants(
+        [now], Knobs(mode=mode), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+
+    assert (found.decision.target, found.decision.wanted) == (target, wanted)
+
+
+def test_bounds_act_in_mode_advise() -> None:
+    now = VariantNow(SERVED, Snapshot(target=0, ready=0))
+    decision = Decision(2, 2, "min_replicas", "", "")
+
+    found, _ = decide_variants(
+        [now], Knobs(mode="advise"), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+
+    assert found.targets == {"on-demand": 2}
+
+
+def test_advice_names_the_mix_that_would_be_chosen() -> None:
+    now = VariantNow(SERVED, Snapshot(target=2, ready=2), placed=2)
+    decision = Decision(2, 5, "mode", "", "", load=4.5)
+
+    found, _ = decide_variants(
+        [now], Knobs(mode="advise"), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+
+    assert found.decision.notes[0].startswith("mix: 5 on-demand, the cheapest for ")
 
 
 def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:
