@@ -79,12 +79,14 @@ def _claims(
     Ready replicas do the claimed work before others, then those that have a place or get one; then the
     cheapest ones do.
     """
-    decision, knobs, targets = each.decision, each.model.knobs, each.targets
+    decision, knobs = each.decision, each.model.knobs
     now = {name: part.variant for name, part in each.parts.items()}
     by_price = sorted(now, key=lambda name: now[name].served.usd_per_hour / rps[name])
     useful = [name for name in by_price if decision.variants[now[name].name]["meets_targets"]] or by_price
     speeds = {name: rps[name] / next(iter(rps.values())) for name in useful}
-    ready = {name: min(variant.snapshot.ready, targets[name]) for name, variant in now.items()}
+    # Replicas whose nodes end leave the work to others, which may need places.
+    targets = {name: max(0, target - now[name].ending) for name, target in each.targets.items()}
+    ready = {name: min(now[name].snapshot.ready - now[name].ending, targets[name]) for name in now}
     placed = {name: min(now[name].placed + (name in takers), target) for name, target in targets.items()}
     certain = {name: 1.0 for name in by_price if not now[name].served.preemptible}
     on_demand = divide(knobs.min_on_demand, certain, {}, ready, placed, targets)

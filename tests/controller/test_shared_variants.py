@@ -214,6 +214,58 @@ def test_min_on_demand_is_kept_while_the_model_serves(clock: Clock) -> None:
     assert app.line("b") == {"place": 1, "eta_s": None}
 
 
+class EndingNode(Fleet):
+    """Model `v` has one cheap replica, with requests so far. Its node `n1` ends in 120 s."""
+
+    def __init__(self, clock: Clock, *models: str) -> None:
+        kinds = {"a": "dear"}
+        knobs = dict.fromkeys(models, KNOBS)
+        super().__init__(clock, knobs, at={"a": 2, CHEAP: 1}, kinds=kinds, cheap=1.0, dear=2.0)
+        served = self.mailbox.inbox.served
+        assert served is not None
+        model = served.models["Engine-v"]
+        model = replace(model, variants=(replace(model.variants[0], preemptible=True), model.variants[1]))
+        served = replace(served, models={**served.models, "Engine-v": model})
+        self.mailbox.inbox = replace(self.mailbox.inbox, served=served)
+        self.arrived = 0.0
+        self.serve(10)
+        ends = document("ready", clock.now - 100) | {"notice_s": 120.0, "node": "n1"}
+        self.says[CHEAP] = started({f"{CHEAP}-0": ends})
+        self.say("Engine-a", "ready", "ready", age_s=110.0)
+
+    def serve(self, seconds: float) -> dict[str, int]:
+        for _ in range(round(seconds / 0.5)):
+            self.arrived += 2.0
+            targets = self.go(0.5, v={"arrivals_total": self.arrived})
+        return targets
+
+    def nodes(self, *nodes: Node) -> None:
+        """The cheap places are on a node of their own."""
+        both = [
+            Node(*({kind: n for kind, n in of.items() if (kind == "cheap") == cheap} for of in amounts), name)
+            for amounts in [(node.total, node.free) for node in nodes]
+            for name, cheap in (("n0", False), ("n1", True))
+        ]
+        super().nodes(*both)
+
+
+def test_replacement_of_an_ending_replica_takes_an_idle_place(clock: Clock) -> None:
+    targets = EndingNode(clock, "a", "v").serve(3)
+
+    assert (targets["Engine-a"], targets[CHEAP], targets[DEAR]) == (1, 1, 1)
+
+
+def test_place_on_an_ending_node_is_not_given(clock: Clock) -> None:
+    """Ray starts no replica there."""
+    app = EndingNode(clock, "a", "b", "v")
+    app.go(30)
+
+    targets = app.go(3, b=holding(2))
+
+    assert targets[CHEAP] == 1
+    assert app.line("b") == {"place": 1, "eta_s": None}
+
+
 def test_with_room_for_all_targets_are_those_of_the_mix(clock: Clock) -> None:
     seen = []
     for switch in (False, True):
