@@ -9,7 +9,7 @@ from serve_app.policy.decide import Decision
 from serve_app.policy.reasons import amount, counted
 from serve_app.policy.reports import Snapshot, step_sample
 from serve_app.policy.state import PolicyState
-from serve_app.policy.variant_mix import Offer, VariantMix, choose
+from serve_app.policy.variant_mix import Offer, VariantMix, choose, cost
 from serve_app.policy.variant_state import VariantMixState, VariantState, Work
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
@@ -311,7 +311,7 @@ def _notes(
     parts = [f"{mix.goal[offer.name]} {offer.name}" for offer in offers if mix.goal.get(offer.name)]
     notes = []
     if parts:
-        price, dearest = amount(mix.usd_per_hour), amount(mix.dearest_usd_per_hour)
+        price, dearest = amount(cost(offers, mix.goal)), amount(mix.dearest_usd_per_hour)
         work = amount(mix.work_rps * unit_rps)
         notes.append(
             f"mix: {', '.join(parts)}, the cheapest for {work} requests/s. It costs {price} USD/h. "
@@ -320,9 +320,11 @@ def _notes(
     for offer in offers:
         memory = state.mix.variants[offer.name]
         if memory.is_dry(now):
-            left_s = amount((memory.try_at or now) - now)
-            notes.append(f"mix: {offer.name} gets no node. The next try is in {left_s} s.")
-        if not offer.meets_targets:
+            then = f"The next try is in {amount((memory.try_at or now) - now)} s."
+            if mix.goal.get(offer.name, 0) > offer.ceiling:
+                then = "It is asked for, because no other variant can do the work."
+            notes.append(f"mix: {offer.name} gets no node. {then}")
+        if not offer.meets_targets and any(other.meets_targets for other in offers):
             notes.append(f"mix: {offer.name} is too slow for the targets, so it serves none of the work.")
         if offer.at_once and mix.goal.get(offer.name):
             spare = counted(offer.at_once, "replica")

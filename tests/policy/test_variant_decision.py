@@ -141,6 +141,37 @@ def test_wanted_counts_neither_delays_nor_mode(
     assert (found.decision.target, found.decision.wanted) == (target, wanted)
 
 
+def notes(*variants: VariantNow, knobs: Knobs | None = None) -> tuple[str, ...]:
+    """Return the notes about a model that needs two replicas."""
+    decision = Decision(2, 2, "demand", "", "", load=2.0)
+    found, _ = decide_variants(
+        variants, knobs or Knobs(), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+    return found.decision.notes
+
+
+def test_price_of_the_mix_leaves_out_replicas_that_it_replaces() -> None:
+    cheap = VariantNow(replace(SERVED, name="cheap", usd_per_hour=1.0), Snapshot(target=0, ready=0))
+    dear = VariantNow(SERVED, Snapshot(target=2, ready=2), placed=2)
+
+    (note,) = notes(cheap, dear)
+
+    assert note.startswith("mix: 2 cheap, ")
+    assert "It costs 2 USD/h." in note
+
+
+def test_the_only_variant_is_not_said_to_serve_nothing() -> None:
+    now = VariantNow(SERVED, Snapshot(target=2, ready=2), placed=2)
+
+    assert not any("serves none" in note for note in notes(now, knobs=Knobs(itl_target_s=0.001)))
+
+
+def test_dry_variant_that_is_asked_for_nodes_has_no_next_try() -> None:
+    now = VariantNow(SERVED, Snapshot(target=2, ready=1, pending=1, pending_s=300.0), placed=1)
+
+    assert notes(now)[-1].startswith("mix: on-demand gets no node. It is asked for, because ")
+
+
 def test_bounds_act_in_mode_advise() -> None:
     now = VariantNow(SERVED, Snapshot(target=0, ready=0))
     decision = Decision(2, 2, "min_replicas", "", "")
