@@ -232,9 +232,11 @@ class ServePolicy:
         memory = self._recall(model)
         decision, state = self.decide(model, snapshot, memory.state, now)
         self.memories[name] = replace(memory, state=state)
-        if name in self._news:
-            decision = replace(decision, notes=(*decision.notes, self._news[name]))
-        return decision
+        return self._with_news(name, decision)
+
+    def _with_news(self, name: str, decision: Decision) -> Decision:
+        news = (self._news[name],) if name in self._news else ()
+        return replace(decision, notes=(*decision.notes, *news))
 
     def _decide_variants(
         self, model: ServedModel, contexts: Mapping[str, Any], variants: Sequence[VariantNow], now: float
@@ -259,9 +261,10 @@ class ServePolicy:
         self.memories[name] = replace(memory, state=state)
         parts = {each.served.deployment: Part(contexts[each.served.deployment], each) for each in variants}
         targets = {deployment: found.targets[part.variant.name] for deployment, part in parts.items()}
-        lead = max(targets, key=lambda each: targets[each])
+        lead = max(targets, key=lambda each: (targets[each], -parts[each].variant.served.usd_per_hour))
         ctx = contexts[variants[0].served.deployment]
-        return Decided(model, ctx, found.snapshot, found.decision, None, targets, lead, parts)
+        decision = self._with_news(name, found.decision)
+        return Decided(model, ctx, found.snapshot, decision, None, targets, lead, parts)
 
     def _share(
         self,
