@@ -157,7 +157,8 @@ def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState
         if (sample := step_sample(reading.signals)) is not None:
             samples.append(sample)
     fit = memory.fit.learn(samples)
-    memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported)
+    given = memory.given and snapshot.target > memory.placed  # else no replica waits for the place any more
+    memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported, given=given)
     # Nodes are not short because another model's replica still drains.
     pending = 0 if each.takes else snapshot.pending
     memory = memory.learn_nodes(pending, snapshot.pending_s, each.placed, now, given=each.takes)

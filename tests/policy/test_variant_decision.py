@@ -141,6 +141,26 @@ def test_wanted_counts_neither_delays_nor_mode(
     assert (found.decision.target, found.decision.wanted) == (target, wanted)
 
 
+def test_a_place_that_never_came_hides_no_wait_for_a_node() -> None:
+    """Another model gives its place, the load falls before, and later a node comes after 100 s."""
+    state = PolicyState()
+    for at, target, placed, waits_s, takes in [
+        (0.0, 0, 0, 0.0, False),
+        (1.0, 1, 0, 0.0, True),
+        (9.0, 0, 0, 0.0, False),
+        (200.0, 1, 0, 100.0, False),
+        (201.0, 1, 1, 0.0, False),
+    ]:
+        decision = Decision(target, target, "demand", "", "", load=0.5 * target)
+        seen = Snapshot(target, placed, pending=int(waits_s > 0), pending_s=waits_s)
+        now = VariantNow(SERVED, seen, placed=placed, takes=takes)
+        _, state = decide_variants(
+            [now], Knobs(), state, 1000.0 + at, lambda _, known, found=decision: (found, known)
+        )
+
+    assert state.mix.variants["on-demand"].node_waits_s == (100.0,)
+
+
 def notes(*variants: VariantNow, knobs: Knobs | None = None) -> tuple[str, ...]:
     """Return the notes about a model that needs two replicas."""
     decision = Decision(2, 2, "demand", "", "", load=2.0)
