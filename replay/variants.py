@@ -60,6 +60,9 @@ class Mixed:
             known = {name: pool.known(fleet.target, start_s) for name, pool in fleet.pools.items()}
             self.state = replace(self.state, mix=VariantMixState(known))
         variants = [self._now(fleet, pool) for pool in fleet.pools.values()]
+        if self.state.last_at is not None:  # a subclass and ending replicas change targets, but not the need
+            asked = {each.name: each.snapshot.target for each in variants}
+            self.state = replace(self.state, mix=replace(self.state.mix, asked=asked))
         found, self.state = decide_variants(variants, self.knobs, self.state, now, self._decider(now))
         self.needs.append((fleet.now, self.state.mix.units))
         fleet.set_targets(self.targets(fleet, found.targets))

@@ -51,10 +51,12 @@ def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[
     decision = each.decision
     rps = {name: decision.variants[part.variant.name]["capacity_rps"] for name, part in each.parts.items()}
     claims, minima = _claims(each, rps, takers)
-    total = sum(claims[name] * rps[name] for name in claims) or 1.0
+    # Without a claim, the replicas that have places served the last arrivals.
+    counts = claims if any(claims.values()) else {name: each.parts[name].variant.placed for name in claims}
+    total = sum(counts[name] * rps[name] for name in counts) or 1.0
     found = {}
     for name, claim in claims.items():
-        snapshot, of_load = each.parts[name].variant.snapshot, claim * rps[name] / total
+        snapshot, of_load = each.parts[name].variant.snapshot, counts[name] * rps[name] / total
         start_s = snapshot.cold_start_s or snapshot.assumed_start_s
         load = {signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD}
         part = replace(
@@ -77,12 +79,14 @@ def _claims(
     Ready replicas do the claimed work before others, then those that have a place or get one; then the
     cheapest ones do.
     """
-    decision, knobs, targets = each.decision, each.model.knobs, each.targets
+    decision, knobs = each.decision, each.model.knobs
     now = {name: part.variant for name, part in each.parts.items()}
     by_price = sorted(now, key=lambda name: now[name].served.usd_per_hour / rps[name])
     useful = [name for name in by_price if decision.variants[now[name].name]["meets_targets"]] or by_price
     speeds = {name: rps[name] / next(iter(rps.values())) for name in useful}
-    ready = {name: min(variant.snapshot.ready, targets[name]) for name, variant in now.items()}
+    # Replicas whose nodes end leave the work to others, which may need places.
+    targets = {name: max(0, target - now[name].ending) for name, target in each.targets.items()}
+    ready = {name: min(now[name].snapshot.ready - now[name].ending, targets[name]) for name in now}
     placed = {name: min(now[name].placed + (name in takers), target) for name, target in targets.items()}
     certain = {name: 1.0 for name in by_price if not now[name].served.preemptible}
     on_demand = divide(knobs.min_on_demand, certain, {}, ready, placed, targets)

@@ -23,6 +23,7 @@ from serve_app.controller.variants import unsettled_variants, variants_now
 from serve_app.patches.ray_idle import controller_rests, wake_controller
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
+from serve_app.policy.inputs import apply_starting_values
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import Memory, Need, PolicyState, drop_forgotten
 from serve_app.policy.variant_decision import VariantNow, decide_variants
@@ -231,21 +232,24 @@ class ServePolicy:
         memory = self._recall(model)
         decision, state = self.decide(model, snapshot, memory.state, now)
         self.memories[name] = replace(memory, state=state)
-        if name in self._news:
-            decision = replace(decision, notes=(*decision.notes, self._news[name]))
-        return decision
+        return self._with_news(name, decision)
+
+    def _with_news(self, name: str, decision: Decision) -> Decision:
+        news = (self._news[name],) if name in self._news else ()
+        return replace(decision, notes=(*decision.notes, *news))
 
     def _decide_variants(
         self, model: ServedModel, contexts: Mapping[str, Any], variants: Sequence[VariantNow], now: float
     ) -> Decided:
         name, memory, ahead_s = model.deployment, self._recall(model), self._wall() - now
+        snapshots = [apply_starting_values(each.snapshot, model.knobs, memory.state)[0] for each in variants]
         variants = [
             replace(
                 each,
-                snapshot=replace(each.snapshot, clock_ahead_s=ahead_s),
+                snapshot=replace(snapshot, clock_ahead_s=ahead_s),
                 takes=each.served.deployment in self._fleet.takers,
             )
-            for each in variants
+            for each, snapshot in zip(variants, snapshots, strict=True)
         ]
         found, state = decide_variants(
             variants,
@@ -257,9 +261,10 @@ class ServePolicy:
         self.memories[name] = replace(memory, state=state)
         parts = {each.served.deployment: Part(contexts[each.served.deployment], each) for each in variants}
         targets = {deployment: found.targets[part.variant.name] for deployment, part in parts.items()}
-        lead = max(targets, key=lambda each: targets[each])
+        lead = max(targets, key=lambda each: (targets[each], -parts[each].variant.served.usd_per_hour))
         ctx = contexts[variants[0].served.deployment]
-        return Decided(model, ctx, found.snapshot, found.decision, None, targets, lead, parts)
+        decision = self._with_news(name, found.decision)
+        return Decided(model, ctx, found.snapshot, decision, None, targets, lead, parts)
 
     def _share(
         self,

@@ -82,7 +82,12 @@ class SharedFleet:
         for of_model in by_model:
             found = [self._member(each, decided, inbox, room, now) for each in of_model.values()]
             members += as_siblings(found, takers)
-        grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
+        known = [inbox.deployments.get(name, Deployment()) for name in parts]
+        documents = [document for each in known for document in each.phases.values()]
+        # Ray starts no replica on a node that is about to end.
+        ends = {document.get("node") for document in documents if "notice_s" in document}
+        nodes = [node for node in inbox.nodes if node.name not in ends]
+        grants, self._state = share(members, nodes, self._state, now, inbox.coming)
         for name, grant in grants.items():
             if grant.stop:
                 stop_first(parts[name].ctx.app_name, name, grant.stop)

@@ -171,7 +171,9 @@ class Plan:
             if member.idle or not (member.running + member.waiting or member.has_sibling):
                 parts.append(f"{member.name} has been idle for {member.idle_s:.0f} s and {gives}")
             elif len(given) <= member.present - member.claimed:
-                parts.append(f"{member.name} needs {member.claimed} of {member.present} replicas and {gives}")
+                of = f" of {member.key.partition('@')[2]}" if member.has_sibling else ""
+                replicas = f"{member.claimed} of {member.present} replicas{of}"
+                parts.append(f"{member.name} needs {replicas} and {gives}")
             elif self.loss * GAIN <= taker.gain:
                 parts.append(f"{member.name} loses fewer requests and {gives}")
             else:

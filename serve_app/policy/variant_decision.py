@@ -9,8 +9,8 @@ from serve_app.policy.decide import Decision
 from serve_app.policy.reasons import amount, counted
 from serve_app.policy.reports import Snapshot, step_sample
 from serve_app.policy.state import PolicyState
-from serve_app.policy.variant_mix import Offer, VariantMix, choose
-from serve_app.policy.variant_state import VariantState, Work
+from serve_app.policy.variant_mix import Offer, VariantMix, choose, cost
+from serve_app.policy.variant_state import VariantMixState, VariantState, Work
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
 
@@ -81,7 +81,9 @@ def decide_variants(
     }
     state = replace(state, mix=replace(state.mix, variants=seen))
     capacities, _ = _capacities(variants, knobs, state)
-    decision, state = decide(_combined(variants, capacities, state), state)
+    units = _units(variants, capacities, state.mix)
+    state = replace(state, mix=replace(state.mix, units=units))
+    decision, state = decide(_combined(variants, capacities, units), state)
     capacities, meets = _capacities(variants, knobs, state)  # the decision has learned from the reports
     # In replicas of the first variant, so that a change of the measured capacity alone changes no number.
     unit_rps = capacities[variants[0].name]
@@ -94,14 +96,19 @@ def decide_variants(
     recent = tuple(Work(work.at, min(work.rps, float(decision.target))) for work in state.mix.recent)
     known = replace(state.mix, recent=recent)
     mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, known, now)
-    state = replace(state, mix=replace(mixed, units=decision.target))
-    present = {each.name: each.snapshot.target for each in variants}
-    targets = present if knobs.mode == "advise" else mix.targets
+    wanted = mix
+    if decision.wanted != decision.target:  # the mix without delays and mode `advise`
+        undelayed = replace(decision, target=decision.wanted)
+        wanted, _ = choose(offers, _work(undelayed), knobs.min_on_demand, 0.0, known, now)
+    targets, advises = mix.targets, knobs.mode == "advise"
+    if advises and decision.target == units:  # the bounds act in each mode
+        targets = {each.name: each.snapshot.target for each in variants}
+    state = replace(state, mix=replace(mixed, units=decision.target, asked=targets))
     shown = replace(
         decision,
         target=sum(targets.values()),
-        wanted=sum(mix.goal.values()),
-        notes=(*decision.notes, *_notes(offers, mix, unit_rps, state, now)),
+        wanted=sum(wanted.goal.values()),
+        notes=(*decision.notes, *_notes(offers, wanted if advises else mix, unit_rps, state, now)),
         signals={
             **decision.signals,
             "work_rps": mix.work_rps * unit_rps,
@@ -150,7 +157,8 @@ def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState
         if (sample := step_sample(reading.signals)) is not None:
             samples.append(sample)
     fit = memory.fit.learn(samples)
-    memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported)
+    given = memory.given and snapshot.target > memory.placed  # else no replica waits for the place any more
+    memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported, given=given)
     # Nodes are not short because another model's replica still drains.
     pending = 0 if each.takes else snapshot.pending
     memory = memory.learn_nodes(pending, snapshot.pending_s, each.placed, now, given=each.takes)
@@ -203,20 +211,28 @@ def _tolerated(step: StepTime, name: str, state: PolicyState) -> StepTime:
     return step.scaled(_TOLERANCE) if state.mix.goal.get(name) else step
 
 
-def _combined(
-    variants: Sequence[VariantNow], capacities: Mapping[str, float], state: PolicyState
-) -> Snapshot:
-    """Return one snapshot in replicas of the first variant.
+def _units(variants: Sequence[VariantNow], capacities: Mapping[str, float], mix: VariantMixState) -> int:
+    """Return the target in force, in replicas of the first variant.
+
+    It is the last decision's target, unless other models got places, or the targets are not of that decision:
+    `variants` or the policy may have been replaced.
+    """
+    in_force = {each.name: each.snapshot.target for each in variants}
+    work = sum(target * capacities[name] for name, target in in_force.items())
+    units = max(min(sum(in_force.values()), 1), round(work / capacities[variants[0].name]))
+    if [*in_force] != [*mix.asked] or any(target > mix.asked[name] for name, target in in_force.items()):
+        return units
+    return mix.units if in_force == mix.asked else min(mix.units, units)
+
+
+def _combined(variants: Sequence[VariantNow], capacities: Mapping[str, float], units: int) -> Snapshot:
+    """Return one snapshot in replicas of the first variant, with the target `units`.
 
     Reports of other variants say nothing about the speed and the KV cache of the first one.
     """
     first = variants[0]
     speeds = {each.name: capacities[each.name] / capacities[first.name] for each in variants}
     counts = _counted(variants)
-    units = state.mix.units
-    # At zero, another model may have got the last place, and former work does not ask for it back.
-    if state.mix.last_at is None or not counts.target:
-        units = round(sum(each.snapshot.target * speeds[each.name] for each in variants))
     ready = units
     if any(each.snapshot.ready < each.snapshot.target for each in variants):
         covered = round(sum(each.snapshot.ready * speeds[each.name] for each in variants))
@@ -296,7 +312,7 @@ def _notes(
     parts = [f"{mix.goal[offer.name]} {offer.name}" for offer in offers if mix.goal.get(offer.name)]
     notes = []
     if parts:
-        price, dearest = amount(mix.usd_per_hour), amount(mix.dearest_usd_per_hour)
+        price, dearest = amount(cost(offers, mix.goal)), amount(mix.dearest_usd_per_hour)
         work = amount(mix.work_rps * unit_rps)
         notes.append(
             f"mix: {', '.join(parts)}, the cheapest for {work} requests/s. It costs {price} USD/h. "
@@ -305,9 +321,11 @@ def _notes(
     for offer in offers:
         memory = state.mix.variants[offer.name]
         if memory.is_dry(now):
-            left_s = amount((memory.try_at or now) - now)
-            notes.append(f"mix: {offer.name} gets no node. The next try is in {left_s} s.")
-        if not offer.meets_targets:
+            then = f"The next try is in {amount((memory.try_at or now) - now)} s."
+            if mix.goal.get(offer.name, 0) > offer.ceiling:
+                then = "It is asked for, because no other variant can do the work."
+            notes.append(f"mix: {offer.name} gets no node. {then}")
+        if not offer.meets_targets and any(other.meets_targets for other in offers):
             notes.append(f"mix: {offer.name} is too slow for the targets, so it serves none of the work.")
         if offer.at_once and mix.goal.get(offer.name):
             spare = counted(offer.at_once, "replica")

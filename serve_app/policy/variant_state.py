@@ -156,6 +156,8 @@ class VariantMixState:
     goal: Mapping[str, int] = field(default_factory=dict)
     units: int = 0
     """The last decision's target, in replicas of the first variant."""
+    asked: Mapping[str, int] = field(default_factory=dict)
+    """The last decision's targets by variant, the first one first."""
     recent: tuple[Work, ...] = ()
     """Falling maxima: each entry is the most work since its time."""
     regret_usd: float = 0.0

@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from serve_app.controller.decided import Decided, Part, split
 from serve_app.controller.document_exchange import Deployment
 from serve_app.patches import ray
-from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.policy.decide import Decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.variant_decision import VariantNow
+from serve_app.settings.knobs import IngressKnobs, Knobs, StartingValues
 from serve_app.wire.resources import Node
-from serve_app.wire.served_models import ServedVariant
+from serve_app.wire.served_models import ServedModel, ServedVariant
 from tests.controller.test_shared_fleet import document, started
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
@@ -164,6 +168,33 @@ def test_the_place_of_another_model_teaches_no_wait_for_nodes(clock: Clock) -> N
     assert not memory.node_waits_s
 
 
+def test_replica_keeps_its_place_after_recent_arrivals() -> None:
+    """No request waits or runs, and the newest arrivals are too old for a claim."""
+    served = variant("cheap", 1.0)
+    numbers = {"cheap": {"capacity_rps": 2.0, "meets_targets": True}}
+    decision = Decision(1, 1, "demand", "", "", signals={"arrivals_30s_rps": 1.2}, variants=numbers)
+    model = ServedModel("v", "Engine-v", KNOBS, variants=(served,))
+    now = VariantNow(served, Snapshot(target=1, ready=1), placed=1)
+    decided = Decided(model, None, now.snapshot, decision, None, {CHEAP: 1}, CHEAP, {CHEAP: Part(None, now)})
+
+    part = split(decided, {CHEAP: model}, ())[CHEAP]
+
+    assert part.decision.signals["arrivals_30s_rps"] == 1.2
+
+
+def test_start_of_a_variant_is_assumed_by_starting_values(clock: Clock) -> None:
+    steps = dict.fromkeys(("step_base_s", "step_per_sequence_s", "step_per_prefill_token_s"), 1e-3)
+    assumed = StartingValues(**steps, step_per_kv_token_s=1e-7, cold_start_s=(200.0, 300.0))
+    slow = KNOBS.model_copy(update={"starting_values": assumed})
+    app = Fleet(clock, {"a": KNOBS, "v": slow}, at={"a": 1}, cheap=1.0, dear=0.0)
+    app.says |= {CHEAP: Deployment(), DEAR: Deployment()}
+    app.say("Engine-a", "ready", age_s=100.0)
+    app.go(10)
+    app.go(3, v=holding(2))
+
+    assert app.line("v")["eta_s"] > 200
+
+
 def test_variants_of_one_model_take_nothing_from_each_other(clock: Clock) -> None:
     app = Fleet(clock, {"a": KNOBS, "v": KNOBS}, at={DEAR: 1}, cheap=0.0, dear=1.0)
     app.go(10)
@@ -180,6 +211,58 @@ def test_min_on_demand_is_kept_while_the_model_serves(clock: Clock) -> None:
     app.go(10)
 
     assert app.go(20, b=holding(2))[CHEAP] == 1
+    assert app.line("b") == {"place": 1, "eta_s": None}
+
+
+class EndingNode(Fleet):
+    """Model `v` has one cheap replica, with requests so far. Its node `n1` ends in 120 s."""
+
+    def __init__(self, clock: Clock, *models: str) -> None:
+        kinds = {"a": "dear"}
+        knobs = dict.fromkeys(models, KNOBS)
+        super().__init__(clock, knobs, at={"a": 2, CHEAP: 1}, kinds=kinds, cheap=1.0, dear=2.0)
+        served = self.mailbox.inbox.served
+        assert served is not None
+        model = served.models["Engine-v"]
+        model = replace(model, variants=(replace(model.variants[0], preemptible=True), model.variants[1]))
+        served = replace(served, models={**served.models, "Engine-v": model})
+        self.mailbox.inbox = replace(self.mailbox.inbox, served=served)
+        self.arrived = 0.0
+        self.serve(10)
+        ends = document("ready", clock.now - 100) | {"notice_s": 120.0, "node": "n1"}
+        self.says[CHEAP] = started({f"{CHEAP}-0": ends})
+        self.say("Engine-a", "ready", "ready", age_s=110.0)
+
+    def serve(self, seconds: float) -> dict[str, int]:
+        for _ in range(round(seconds / 0.5)):
+            self.arrived += 2.0
+            targets = self.go(0.5, v={"arrivals_total": self.arrived})
+        return targets
+
+    def nodes(self, *nodes: Node) -> None:
+        """The cheap places are on a node of their own."""
+        both = [
+            Node(*({kind: n for kind, n in of.items() if (kind == "cheap") == cheap} for of in amounts), name)
+            for amounts in [(node.total, node.free) for node in nodes]
+            for name, cheap in (("n0", False), ("n1", True))
+        ]
+        super().nodes(*both)
+
+
+def test_replacement_of_an_ending_replica_takes_an_idle_place(clock: Clock) -> None:
+    targets = EndingNode(clock, "a", "v").serve(3)
+
+    assert (targets["Engine-a"], targets[CHEAP], targets[DEAR]) == (1, 1, 1)
+
+
+def test_place_on_an_ending_node_is_not_given(clock: Clock) -> None:
+    """Ray starts no replica there."""
+    app = EndingNode(clock, "a", "b", "v")
+    app.go(30)
+
+    targets = app.go(3, b=holding(2))
+
+    assert targets[CHEAP] == 1
     assert app.line("b") == {"place": 1, "eta_s": None}
 
 

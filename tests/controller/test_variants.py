@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
@@ -137,6 +138,33 @@ def test_one_error_now_and_one_later_keep_the_memory(clock: Clock) -> None:
 
     assert app.metrics.errors == 2
     assert app.policy.memories["Engine-a"].state.mix.variants["spot"].since == mix.variants["spot"].since
+
+
+def test_at_zero_the_start_and_its_phases_are_of_one_variant(clock: Clock) -> None:
+    both = (variant("on-demand", 3.7), variant("spot", 1.2))
+    app = FakeApplication(clock, {"a": KNOBS}, variants={"a": both})
+    for name, start_s in ((SPOT, 4.0), (ON_DEMAND, 90.0)):
+        starts = ColdStarts((StartUp("r", {"all": start_s}, warm_node=False, identity=""),))
+        deployments = {**app.mailbox.inbox.deployments, name: Deployment(cold_starts=starts)}
+        app.mailbox.inbox = replace(app.mailbox.inbox, deployments=deployments)
+    app.tick()
+
+    status = app.mailbox.outbox.status["models"]["Engine-a"]
+    assert status["phases_s"] == {"all": status["cold_start_s"]}
+
+
+def test_a_new_identity_is_noted_in_the_record(clock: Clock) -> None:
+    app = Application(clock)
+    app.turn()
+    served = app.mailbox.inbox.served
+    assert served is not None
+    memory = app.policy.memories["Engine-a"]
+    app.policy.memories["Engine-a"] = replace(memory, identity="before")
+    model = replace(served.models["Engine-a"], identity="after")
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, models={"Engine-a": model}))
+    app.turn(12.0)
+
+    assert any(note.startswith("The model is now 'after'.") for note in app.records("a")[-1]["notes"])
 
 
 def test_an_exchange_of_variants_is_a_change(clock: Clock) -> None:

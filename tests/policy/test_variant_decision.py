@@ -1,6 +1,9 @@
 """The decision about a model with variants, from a need in replicas to targets by variant."""
 
 from dataclasses import replace
+from typing import Literal
+
+import pytest
 
 from serve_app.policy.decide import Decision
 from serve_app.policy.reports import Snapshot
@@ -87,6 +90,128 @@ def test_a_model_whose_last_place_was_given_away_is_at_zero() -> None:
         _, state = decide_variants([now], Knobs(), state, 1000.0 + second, decide)
 
     assert seen == [1, 1, 0]
+
+
+FAST, SLOW = replace(SERVED, name="fast", kind="fast"), replace(SERVED, name="slow", assumed_speed=0.25)
+
+
+def seen_target(asked: int, *then: tuple[ServedVariant, int]) -> int:
+    """Return the target that a model's policy sees after a slow variant was asked for `asked` replicas."""
+    seen: list[int] = []
+
+    def decide(snapshot: Snapshot, known: PolicyState) -> tuple[Decision, PolicyState]:
+        seen.append(snapshot.target)
+        return Decision(asked, asked, "demand", "", "", load=float(asked)), known
+
+    first = [VariantNow(SLOW, Snapshot(asked, asked), placed=asked)]
+    state = decide_variants(first, Knobs(), PolicyState(), 1000.0, decide)[1] if asked else PolicyState()
+    variants = [VariantNow(served, Snapshot(target, target), placed=target) for served, target in then]
+    decide_variants(variants, Knobs(), state, 1001.0, decide)
+    return seen[-1]
+
+
+def test_target_in_force_is_what_was_granted() -> None:
+    assert seen_target(3, (SLOW, 1)) == 1
+
+
+def test_old_memory_does_not_replace_the_target_in_force() -> None:
+    """A new controller reads a memory that is some seconds old."""
+    assert seen_target(2, (SLOW, 5)) == 5
+
+
+def test_another_first_variant_changes_the_unit_of_the_target() -> None:
+    assert 0 < seen_target(8, (FAST, 0), (SLOW, 8)) < 4
+
+
+def test_a_slow_replica_is_not_zero_replicas() -> None:
+    assert seen_target(0, (FAST, 0), (SLOW, 1)) == 1
+
+
+@pytest.mark.parametrize(("mode", "target", "wanted"), [("act", 3, 1), ("advise", 2, 5)])
+def test_wanted_counts_neither_delays_nor_mode(
+    mode: Literal["act", "advise"], target: int, wanted: int
+) -> None:
+    now = VariantNow(SERVED, Snapshot(target=target, ready=target), placed=target)
+    decision = Decision(target, wanted, "delay", "", "", load=wanted - 0.5)
+
+    found, _ = decide_variants(
+        [now], Knobs(mode=mode), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+
+    assert (found.decision.target, found.decision.wanted) == (target, wanted)
+
+
+def test_a_place_that_never_came_hides_no_wait_for_a_node() -> None:
+    """Another model gives its place, the load falls before, and later a node comes after 100 s."""
+    state = PolicyState()
+    for at, target, placed, waits_s, takes in [
+        (0.0, 0, 0, 0.0, False),
+        (1.0, 1, 0, 0.0, True),
+        (9.0, 0, 0, 0.0, False),
+        (200.0, 1, 0, 100.0, False),
+        (201.0, 1, 1, 0.0, False),
+    ]:
+        decision = Decision(target, target, "demand", "", "", load=0.5 * target)
+        seen = Snapshot(target, placed, pending=int(waits_s > 0), pending_s=waits_s)
+        now = VariantNow(SERVED, seen, placed=placed, takes=takes)
+        _, state = decide_variants(
+            [now], Knobs(), state, 1000.0 + at, lambda _, known, found=decision: (found, known)
+        )
+
+    assert state.mix.variants["on-demand"].node_waits_s == (100.0,)
+
+
+def notes(*variants: VariantNow, knobs: Knobs | None = None) -> tuple[str, ...]:
+    """Return the notes about a model that needs two replicas."""
+    decision = Decision(2, 2, "demand", "", "", load=2.0)
+    found, _ = decide_variants(
+        variants, knobs or Knobs(), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+    return found.decision.notes
+
+
+def test_price_of_the_mix_leaves_out_replicas_that_it_replaces() -> None:
+    cheap = VariantNow(replace(SERVED, name="cheap", usd_per_hour=1.0), Snapshot(target=0, ready=0))
+    dear = VariantNow(SERVED, Snapshot(target=2, ready=2), placed=2)
+
+    (note,) = notes(cheap, dear)
+
+    assert note.startswith("mix: 2 cheap, ")
+    assert "It costs 2 USD/h." in note
+
+
+def test_the_only_variant_is_not_said_to_serve_nothing() -> None:
+    now = VariantNow(SERVED, Snapshot(target=2, ready=2), placed=2)
+
+    assert not any("serves none" in note for note in notes(now, knobs=Knobs(itl_target_s=0.001)))
+
+
+def test_dry_variant_that_is_asked_for_nodes_has_no_next_try() -> None:
+    now = VariantNow(SERVED, Snapshot(target=2, ready=1, pending=1, pending_s=300.0), placed=1)
+
+    assert notes(now)[-1].startswith("mix: on-demand gets no node. It is asked for, because ")
+
+
+def test_bounds_act_in_mode_advise() -> None:
+    now = VariantNow(SERVED, Snapshot(target=0, ready=0))
+    decision = Decision(2, 2, "min_replicas", "", "")
+
+    found, _ = decide_variants(
+        [now], Knobs(mode="advise"), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+
+    assert found.targets == {"on-demand": 2}
+
+
+def test_advice_names_the_mix_that_would_be_chosen() -> None:
+    now = VariantNow(SERVED, Snapshot(target=2, ready=2), placed=2)
+    decision = Decision(2, 5, "mode", "", "", load=4.5)
+
+    found, _ = decide_variants(
+        [now], Knobs(mode="advise"), PolicyState(), 1000.0, lambda _, known: (decision, known)
+    )
+
+    assert found.decision.notes[0].startswith("mix: 5 on-demand, the cheapest for ")
 
 
 def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:

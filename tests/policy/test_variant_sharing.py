@@ -41,6 +41,16 @@ def test_one_replica_of_two_variants_may_go() -> None:
     assert sorted(grants[name].target for name in ("v@0", "v@1")) == [0, 1]
 
 
+def test_the_reason_names_the_variant_that_gives() -> None:
+    """The model needs one of its two replicas, and none of this variant."""
+    used, spare = (replace(each, idle_s=0.0) for each in variants(1, 1))
+    nodes = [node(0, 2.0), node(0, 1.0, "n1")]
+
+    grants, _ = share([MORE, replace(used, claim=1, running=1.0), spare], nodes, SharingState(), 0.0)
+
+    assert grants["v@1"].why == "b waits; v needs 0 of 1 replicas of 1 and gives its place."
+
+
 def test_a_replica_that_ends_is_not_the_last_of_its_model() -> None:
     ending, lasting = variants(0, 1)
     nodes = [node(0, 2.0), node(0, 1.0, "n1")]
