@@ -49,7 +49,11 @@ def read_model(name: str, *, ask_hub: bool = True) -> ModelFiles:
     """
     try:
         return _read(name, ask_hub)
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
+    except ModelFilesError:
+        raise
+    except OSError as error:
+        raise ModelFilesError(f"{error.filename or name}: {error.strerror or error}") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ModelFilesError(
             f"{name}: a file has an unknown form: {type(error).__name__}: {error}"
         ) from None
@@ -161,8 +165,10 @@ def _weights(folder: Path, sizes: Mapping[str, int], config: Mapping[str, Any]) 
             for name, size in sizes.items()
             if name in names
         )
+    if not 0 < (total := stated or total) < 1 << 50:
+        raise ModelFilesError(f"{folder}: {total} bytes of weights: must be more than 0, and less than 2^50")
     halved = 2 if is_float32 and not config.get("quantization_config") else 1
-    return (stated or total) // halved, bool(headers)
+    return total // halved, bool(headers)
 
 
 def _header(file: Path) -> Mapping[str, Any]:

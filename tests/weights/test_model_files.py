@@ -125,11 +125,30 @@ def test_a_check_asks_no_hub(hub: FakeHub) -> None:
         ),
         ({"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": 3}'}, "unknown form"),
         ({"adapter_config.json": b'{"r": "8"}'}, "base_model_name_or_path = None, r = '8'"),
+        (
+            {"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": {"total_size": "x"}}'},
+            "unknown form: ValueError",
+        ),
+        (
+            {"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": {"total_size": -5}}'},
+            "-5 bytes of weights",
+        ),
+        ({"config.json": b"{}", "pytorch_model.bin": b""}, "0 bytes of weights"),
+        (
+            {**REPOSITORY, "chat_template.jinja": b"\xff"},
+            "unknown form: UnicodeDecodeError",
+        ),
     ],
 )
 def test_broken_folders_name_the_file(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=words):
         read_model(folder(tmp_path, files))
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelFilesError, match=r"config\.json: Is a directory"):
+        read_model(str(tmp_path))
 
 
 @pytest.mark.parametrize(("dtype", "counted"), [("BF16", 4096), ("F32", 2048)])

@@ -140,8 +140,11 @@ def _number(config: Mapping[str, Any], keys: str, default: int | None = None) ->
         value = config.get(key)
         if isinstance(value, list) and len(set(value)) == 1:
             value = value[0]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: must be a whole number, at least 0")
+        least = int(default is None)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (is_number and least <= value < 1 << 40):
+            must = f"must be a whole number, at least {least} and less than 2^40"
+            raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: {must}")
         if value is not None:
             return int(value)
     if default is None:

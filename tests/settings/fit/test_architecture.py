@@ -34,6 +34,8 @@ def test_families_cover_sizes_and_quantisations() -> None:
         ({"architectures": None}, "architectures = None"),
         ({"hidden_size": "big"}, "hidden_size = big"),
         ({"hidden_size": None}, "hidden_size: not given"),
+        ({"hidden_size": 0}, "hidden_size = 0"),
+        ({"vocab_size": 10**400}, "vocab_size = 1000"),
         ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
         ({"layer_types": ["full_attention", "quantum"]}, "'quantum'"),
         ({"compress_ratios": [0, 4]}, r"compress_ratios = \[0, 4\]"),
