@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from serve_app.cli import CommandError
@@ -57,6 +58,8 @@ def add_command(commands: Any) -> None:
 
 def init(options: argparse.Namespace) -> int:
     """Write the files. Raises CommandError, with numbers, if nothing fits or a file cannot be read."""
+    if not options.output.name:
+        raise CommandError(f"--output {options.output}: must name a file")
     values_file = options.output.with_suffix(".values.yaml")
     for file in (options.output, *([values_file] if options.kubernetes else [])):
         if file.exists() and not options.force:
@@ -72,19 +75,30 @@ def init(options: argparse.Namespace) -> int:
     shown = {name: getattr(options, name) for name in ("gpu", "gpus", "context", "users")}
     words = [f"--{name} {value}" for name, value in shown.items() if value is not None]
     head = f"# Written by `tideserve init {options.model} {' '.join(words)}`.\n"
-    options.output.write_text(head + commented_yaml(document, comments), encoding="utf-8")
-    checked = read_config(options.output, Cpus(local_cpus(), certain=False))
+    text = head + commented_yaml(document, comments)
+    with TemporaryDirectory() as folder:  # an invalid file must not replace one that is there
+        (file := Path(folder, options.output.name)).write_text(text, encoding="utf-8")
+        checked = read_config(file, Cpus(local_cpus(), certain=False))
+    checked.check_fit()
+    _write(options.output, text)
     if options.kubernetes:
         [application] = document["applications"]
         values = values_of(application, checked.applications["tideserve"])
         values = {"image": {"repository": "registry.example/tideserve"}, **values}
-        values_file.write_text(head + commented_yaml(values, comments), encoding="utf-8")
+        _write(values_file, head + commented_yaml(values, comments))
         for note in left_out(application, checked.applications["tideserve"]):
             print(f"{values_file}: {note}", file=sys.stderr)
     if files.is_gated:
         print(f"{files.model} is gated: each node that downloads it needs HF_TOKEN", file=sys.stderr)
     print(f"wrote {options.output}; serve it with `tideserve run {options.output}`")
     return 0
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
 
 
 def _plan(options: argparse.Namespace, files: ModelFiles) -> Given:

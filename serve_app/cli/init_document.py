@@ -87,11 +87,13 @@ def serve_document(given: Given) -> tuple[dict[str, Any], dict[str, str]]:
     }
     listening = {"host": "127.0.0.1", "port": 8000}
     document = {"proxy_location": "EveryNode", "http_options": listening, "applications": [application]}
+    shares = f"{given.plan.replicas} x {given.plan.over.sequences} sequences for {given.users} users"
     several = "the loss of one leaves another" if count > 1 else "another would take CPUs from the engine"
     comments = {
         f"gpu_hour_prices.{kind}": "a placeholder: set your price; `tideserve check` reminds of it",
         **{f"ingress.{bound}_replicas": several for bound in ("min", "max")},
-        name: f"{given.plan.replicas} x {given.plan.over.sequences} sequences for {given.users} users",
+        f"autoscaling.{name}": shares,
+        **{f"adapters.{adapter}": "the adapter's files" for adapter in autoscaling.get("adapters", {})},
         **{key: comment for key, (_, comment) in {**model, **knobs}.items()},
         **_comments_of_steps(given),
     }
@@ -190,7 +192,8 @@ def _knobs(given: Given) -> dict[str, tuple[Any, str]]:
         rule = "by the rule of docs/capacity.md, not measured; the policy learns them"
         found["starting_values"] = (values, rule)
     if files.adapter is not None:
-        name = "tideserve-tiny-adapter" if files.adapter[0] == EMBEDDED else _name(files.adapter[0])
+        base, name = _name(files.model), _name(files.adapter[0])
+        name = f"{base}-adapter" if name == base else name
         found["adapters"] = ({name: files.adapter[0]}, _STRUCTURE["adapters"])
     return found
 
@@ -228,6 +231,7 @@ def _lines(
         here, pad = (*path, key), " " * indent
         ends = (".".join(here[at:]) for at in range(len(here)))
         comment = next((comments[end] for end in ends if end in comments), "as in the configuration")
+        comment = " ".join(comment.split())  # a model's files may have line breaks
         is_list = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
         is_nested = is_list or (isinstance(value, Mapping) and bool(value))
         yield f"{pad}{_scalar(key)}:{'' if is_nested else ' ' + _scalar(value)} # {comment}"

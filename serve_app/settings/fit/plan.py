@@ -21,7 +21,7 @@ SHARE = 0.9
 MEAN_SHARE = 4
 """A sequence is assumed to hold a quarter of the context on average."""
 USUAL_CONTEXT, LEAST_CONTEXT = 32_768, 8_192
-_MOST_SEQUENCES, _MOST_CPU_SEQUENCES = 256, 64
+_MOST_SEQUENCES, _MOST_CPU_SEQUENCES, _MOST_REPLICAS = 256, 64, 10_000
 _CPU_SHARE, _CPU_ENGINE = 0.7, 2 * GIB
 """The share of a machine's memory for engines, and the memory of one engine's libraries and processes."""
 _BANDWIDTH_SHARE, _PEAK_SHARE, _LAUNCH_S, _SEQUENCE_S = 0.85, 0.5, 1e-3, 4e-5
@@ -112,7 +112,8 @@ def _for_users(plan: Plan, users: int, most: int) -> Plan:
     """Return `plan` with as many sequences and replicas as the users need and the caches hold."""
     held = plan.cache // plan.sequence if plan.sequence else most
     each = max(min(held, most, max(users, 8)), 1)
-    return replace(plan, over=replace(plan.over, sequences=each), replicas=-(-users // each))
+    replicas = min(-(-users // each), _MOST_REPLICAS)
+    return replace(plan, over=replace(plan.over, sequences=each), replicas=replicas)
 
 
 def _refusal(plan: Plan, where: str, budget: float, context: int | None) -> DoesNotFitError:
