@@ -10,7 +10,7 @@ from serve_app.cli.application_checks import IMPORT_PATH, POLICY_FUNCTION
 from serve_app.settings.fit.architecture import Architecture
 from serve_app.settings.fit.families import parsers_of
 from serve_app.settings.fit.memory import GPUS_PER_NODE, GpuKind, gib, kv_bytes
-from serve_app.settings.fit.plan import SHARE, Plan, step_seconds
+from serve_app.settings.fit.plan import BANDWIDTH_SHARE, LAUNCH_S, SHARE, Plan, step_seconds
 from serve_app.settings.tree import EMBEDDED
 from serve_app.weights.model_files import ModelFiles
 
@@ -207,16 +207,20 @@ def _target(takes_s: float, usual_s: float, what: str) -> tuple[float, str]:
 
 def _comments_of_steps(given: Given) -> dict[str, str]:
     _, model, plan, gpu, *_ = given
-    return (
-        {}
-        if gpu is None
-        else {
-            "step_base_s": f"{gib(plan.weights)} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms",
-            "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
-            "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
-            "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",
-        }
-    )
+    if gpu is None or not gpu.bandwidth:
+        return {}
+    stages = plan.over.pipeline_parallel
+    base_s = step_seconds(model, plan, gpu)["step_base_s"] / stages
+    read = (base_s - LAUNCH_S) * BANDWIDTH_SHARE * gpu.bandwidth
+    unread = " without the experts that 32 sequences leave out"
+    experts = f" ({gib(plan.weights)}{unread})" if model.experts else ""
+    base = f"{gib(read)}{experts} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms"
+    return {
+        "step_base_s": base + (f"; {stages} stages" if stages > 1 else ""),
+        "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
+        "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
+        "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",
+    }
 
 
 def commented_yaml(tree: Mapping[str, Any], comments: Mapping[str, str]) -> str:

@@ -13,8 +13,10 @@ from serve_app.weights import embedded_adapter_path, embedded_model_path
 from serve_app.weights.page_cache import local_folder
 
 _CONFIG, _INDEX, _ADAPTER = "config.json", "model.safetensors.index.json", "adapter_config.json"
+_SENTENCES = "sentence_*_config.json"
 _SMALL = (
     _CONFIG, _INDEX, _ADAPTER, "tokenizer_config.json", "chat_template.jinja", "modules.json", "README.md",
+    _SENTENCES,
 )  # fmt: skip
 
 
@@ -103,6 +105,11 @@ def _facts(name: str, folder: Path, sizes: Mapping[str, int]) -> ModelFiles:
     config = _json(folder / _CONFIG)
     has_tokenizer = "tokenizer_config.json" in sizes
     tokenizer = _json(folder / "tokenizer_config.json") if has_tokenizer else {}
+    lengths = [_json(folder / file).get("max_seq_length") for file in matching(sizes, _SENTENCES)]
+    if config.get("position_embedding_type") == "absolute":
+        lengths.append(tokenizer.get("model_max_length"))
+    if lengths := [each for each in lengths if isinstance(each, int)]:  # vLLM's limits of an encoder
+        config = {**config, "max_seq_length": min(lengths)}
     template: Any = tokenizer.get("chat_template")
     if isinstance(template, list):  # several by name
         template = next((each.get("template") for each in template if isinstance(each, dict)), None)

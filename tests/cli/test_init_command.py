@@ -71,6 +71,19 @@ def test_every_line_says_what_it_follows_from(tmp_path: Path) -> None:
     assert "cannot be met" in text
 
 
+@pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-8B"])
+def test_step_time_follows_from_the_bytes_of_its_comment(name: str, tmp_path: Path) -> None:
+    application, text = init(tmp_path, model_folder(tmp_path, name), "--gpu", "a100-80gb")
+    model = model_of(application)
+    [knobs] = application["deployments"][0]["user_config"]["autoscaling"].values()
+    [line] = [line for line in text.splitlines() if "step_base_s:" in line]
+    gibibytes = float(re.findall(r"([\d.]+) GiB", line)[0])
+    expected = gibibytes * GIB / (0.85 * 2.039e12) + 1e-3
+    stages = model.get("pipeline_parallel_size", 1)
+    assert knobs["starting_values"]["step_base_s"] == pytest.approx(stages * expected, rel=0.02)
+    assert ("2 stages" in line) == (stages == 2)
+
+
 def test_large_models_span_nodes(tmp_path: Path) -> None:
     application, _ = init(tmp_path, model_folder(tmp_path, "deepseek-ai/DeepSeek-V3"), "--gpu", "a100-80gb")
     model = model_of(application)
@@ -85,6 +98,23 @@ def test_large_models_span_nodes(tmp_path: Path) -> None:
 def test_task_follows_from_the_class(name: str, task: str | None, tmp_path: Path) -> None:
     application, _ = init(tmp_path, model_folder(tmp_path, name), "--gpu", "h100")
     assert model_of(application).get("task") == task
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 8192}),
+        ("tokenizer_config.json", {"model_max_length": 8192}),
+    ],
+)
+def test_context_of_an_encoder_is_that_of_its_tokenizer(
+    file: str, content: dict[str, int], tmp_path: Path
+) -> None:
+    path = model_folder(tmp_path, "BAAI/bge-m3", position_embedding_type="absolute")
+    (Path(path) / file).write_text(json.dumps(content))
+    application, text = init(tmp_path, path, "--gpu", "l4")
+    assert model_of(application)["max_model_len"] == 8192
+    assert "the model's own is 8,192" in text
 
 
 def test_own_code_is_named_and_not_trusted(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ USUAL_CONTEXT, LEAST_CONTEXT = 32_768, 8_192
 _MOST_SEQUENCES, _MOST_CPU_SEQUENCES, _MOST_REPLICAS = 256, 64, 10_000
 _CPU_SHARE, _CPU_ENGINE = 0.7, 2 * GIB
 """The share of a machine's memory for engines, and the memory of one engine's libraries and processes."""
-_BANDWIDTH_SHARE, _PEAK_SHARE, _LAUNCH_S, _SEQUENCE_S = 0.85, 0.5, 1e-3, 4e-5
+BANDWIDTH_SHARE, LAUNCH_S, _PEAK_SHARE, _SEQUENCE_S = 0.85, 1e-3, 0.5, 4e-5
 """The rule of docs/capacity.md's profiles."""
 
 
@@ -140,9 +140,9 @@ def step_seconds(model: Architecture, plan: Plan, gpu: GpuKind) -> dict[str, flo
     dense = (2 * model.depth * model.hidden + keys) * model.hidden + 3 * model.hidden * plain + ends
     part, share = model.experts_per_token / max(model.experts, 1), experts / (experts + dense)
     read = 1 - share * (1 - part) ** 32
-    over, speed = plan.over, _BANDWIDTH_SHARE * gpu.bandwidth
+    over, speed = plan.over, BANDWIDTH_SHARE * gpu.bandwidth
     found = {
-        "step_base_s": over.pipeline_parallel * (read * plan.weights / speed + _LAUNCH_S),
+        "step_base_s": over.pipeline_parallel * (read * plan.weights / speed + LAUNCH_S),
         "step_per_sequence_s": _SEQUENCE_S,
         "step_per_kv_token_s": kv_bytes(model, 4096, over) / 4096 / speed,
         "step_per_prefill_token_s": 2 * (dense + part * experts) / over.gpus / (_PEAK_SHARE * gpu.flops),
