@@ -79,11 +79,24 @@ class Architecture:
     is_multimodal: bool
     is_tied: bool  # the output layer has the weights of the embedding
     quantization: str | None
+    group: int  # consecutive weights with one scale, which stay on one GPU
     dtype: str
 
     @property
     def is_mla(self) -> bool:
         return any(layer.elements and not layer.heads for layer in self.layers)
+
+    def splits_over(self, size: int) -> bool:
+        """Whether vLLM can share each layer among `size` GPUs: heads and quantised weights stay whole."""
+        heads = {layer.heads for layer in self.layers if layer.heads}
+        widths = {self.intermediate} if self.expert_layers < self.depth or not self.experts else set()
+        if self.experts and self.quantization == "compressed-tensors":  # others pad, or split a group
+            widths.add(self.expert_width)
+        return (
+            self.attention_heads % size == 0
+            and all(each % size == 0 or size % each == 0 for each in heads)
+            and (size == 1 or all(width % (size * self.group) == 0 for width in widths))
+        )
 
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
@@ -131,8 +144,17 @@ def _read(config: Mapping[str, Any]) -> Architecture:
         is_multimodal=any(key in outer for key in ("vision_config", "audio_config")),
         is_tied=bool(known.get("tie_word_embeddings")),
         quantization=str(quantized.get("quant_method") or "unknown") if quantized else None,
+        group=_group(quantized),
         dtype=str(known.get("dtype") or known.get("torch_dtype")),
     )
+
+
+def _group(quantized: Mapping[str, Any]) -> int:
+    """Return how many consecutive weights of a row share a scale; 1 without such groups."""
+    parts = [each.get("weights") or {} for each in (quantized.get("config_groups") or {}).values()]
+    sizes = [each.get("group_size") for each in (quantized, *parts)] + [quantized.get("weight_block_size")]
+    found = [size[-1] if isinstance(size, list) else size for size in sizes if size]
+    return max((size for size in found if isinstance(size, int)), default=1)
 
 
 def _number(config: Mapping[str, Any], keys: str, default: int | None = None) -> int:

@@ -1,6 +1,7 @@
 """From a model, GPUs and users to the settings of its replicas. Pure."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from serve_app.settings.fit.architecture import Architecture
 from serve_app.settings.fit.memory import (
@@ -21,7 +22,7 @@ SHARE = 0.9
 MEAN_SHARE = 4
 """A sequence is assumed to hold a quarter of the context on average."""
 USUAL_CONTEXT, LEAST_CONTEXT = 32_768, 8_192
-_MOST_SEQUENCES, _MOST_CPU_SEQUENCES, _MOST_REPLICAS = 256, 64, 10_000
+_LEAST_SEQUENCES, _MOST_SEQUENCES, _MOST_CPU_SEQUENCES, _MOST_REPLICAS = 8, 256, 64, 10_000
 _CPU_SHARE, _CPU_ENGINE = 0.7, 2 * GIB
 """The share of a machine's memory for engines, and the memory of one engine's libraries and processes."""
 BANDWIDTH_SHARE, LAUNCH_S, _PEAK_SHARE, _SEQUENCE_S = 0.85, 1e-3, 0.5, 4e-5
@@ -63,17 +64,17 @@ def choose(
     Raises:
         DoesNotFitError: `gpus` GPUs do not hold the model and one sequence.
     """
-    most, batch = gpus or 8 * GPUS_PER_NODE, 8192 if gpu.memory_gib > 40 else 2048
+    most, batch = gpus or 8 * GPUS_PER_NODE, 8192 if gpu.memory_gib > 70 else 2048
     batch = batch if model.layers else max(batch, model.longest or 0)
-    within = [size for size in (1, 2, 4, 8) if model.attention_heads % size == 0 and size <= most]
-    shared = [(size, 1) for size in within] + [
-        (within[-1], stages) for stages in range(2, most // within[-1] + 1)
-    ]
-    for tensor, stages in shared:
-        over = Sharding(tensor, stages, batch, min(max(users, 8), _MOST_SEQUENCES))
+    within = [size for size in (1, 2, 4, 8) if size <= most and model.splits_over(size)]
+    deepest = min(most // within[-1], model.depth)
+    shared = [(size, 1) for size in within] + [(within[-1], stages) for stages in range(2, deepest + 1)]
+    wanted = min(max(users, _LEAST_SEQUENCES), _MOST_SEQUENCES)
+    for sequences, (tensor, stages) in product((wanted >> halved for halved in range(6)), shared):
+        over = Sharding(tensor, stages, batch, sequences := max(sequences, _LEAST_SEQUENCES))
         plan, is_enough = _fitted(model, weights, SHARE * gpu.memory_gib * GIB, over, context)
         if is_enough:
-            plan = _for_users(plan, users, _MOST_SEQUENCES)
+            plan = _for_users(plan, users, sequences)
             fitting = plan.replicas if gpus is None else min(plan.replicas, gpus // over.gpus)
             return replace(plan, replicas=fitting)
     raise _refusal(plan, f"on each of {plan.over.gpus} GPUs", SHARE * gpu.memory_gib * GIB, context)
@@ -111,7 +112,7 @@ def _fitted(
 def _for_users(plan: Plan, users: int, most: int) -> Plan:
     """Return `plan` with as many sequences and replicas as the users need and the caches hold."""
     held = plan.cache // plan.sequence if plan.sequence else most
-    each = max(min(held, most, max(users, 8)), 1)
+    each = max(min(held, most, max(users, _LEAST_SEQUENCES)), 1)
     replicas = min(-(-users // each), _MOST_REPLICAS)
     return replace(plan, over=replace(plan.over, sequences=each), replicas=replicas)
 

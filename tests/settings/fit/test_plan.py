@@ -1,5 +1,7 @@
 """The choice of GPUs for public models, on every kind of GPU."""
 
+from typing import Any
+
 import pytest
 
 from serve_app.settings.fit.architecture import read_architecture
@@ -57,6 +59,80 @@ def test_too_few_gpus_are_refused_with_numbers() -> None:
 
 def test_a_longer_context_takes_more_gpus() -> None:
     assert plan_of("Qwen/Qwen3-32B", "a100-80gb", context=40_960).over.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "weights", "split"),
+    [
+        ("Qwen/Qwen3-8B", {"num_attention_heads": 40, "num_key_value_heads": 10}, 120e9, (2, 3)),
+        ("Qwen/Qwen3-8B", {"num_attention_heads": 40, "num_key_value_heads": 1}, 120e9, (8, 1)),
+        (
+            "Qwen/Qwen3-8B",
+            {"quantization_config": {"quant_method": "gptq", "group_size": 1024}},
+            120e9,
+            (4, 2),
+        ),
+        (
+            "Qwen/Qwen3-8B",
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [1024, 1024]}},
+            120e9,
+            (4, 2),
+        ),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 128}}},
+                }
+            },
+            60e9,
+            (2, 2),
+        ),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+            60e9,
+            (4, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_tensor_parallelism_keeps_kv_heads_and_quantisation_groups_whole(
+    name: str, change: dict[str, Any], weights: float, split: tuple[int, int]
+) -> None:
+    model = read_architecture({**MODELS[name].config, **change})
+    over = choose(model, int(weights), GPUS["l4"], None, 4096, 8).over
+    assert (over.tensor_parallel, over.pipeline_parallel) == split
+
+
+def test_no_more_stages_than_layers() -> None:
+    model = read_architecture({**MODELS["Qwen/Qwen3-8B"].config, "num_hidden_layers": 4})
+    with pytest.raises(DoesNotFitError):
+        choose(model, 600 * GIB, GPUS["l4"], 9_999_999, 4096, 8)
+
+
+@pytest.mark.parametrize("users", [50, 10_000])
+def test_users_beyond_the_memory_queue(users: int) -> None:
+    plan = plan_of("Qwen/Qwen3-32B", "h100", gpus=1, context=32_768, users=users)
+    assert (plan.over.gpus, plan.context, plan.replicas) == (1, 32_768, 1)
+    assert 1 <= plan.over.sequences <= plan.cache // plan.sequence
+
+
+@pytest.mark.parametrize(
+    "name", ["google/gemma-4-31B-it", "openai/gpt-oss-20b", "Qwen/Qwen3-8B", "Qwen/Qwen3.5-27B"]
+)
+def test_more_memory_holds_no_less(name: str) -> None:
+    for gpus, context, users in ((1, None, 50), (2, 32_768, 50), (8, None, 300), (8, 131_072, 8)):
+        least: dict[int, tuple[int, int]] = {}
+        for gpu in sorted(GPUS, key=lambda each: GPUS[each].memory_gib):
+            try:
+                plan = plan_of(name, gpu, gpus, context, users)
+            except DoesNotFitError:
+                assert least == {}
+                continue
+            held = (plan.context, plan.over.sequences)
+            assert held >= least.get(plan.over.gpus, (0, 0))
+            least[plan.over.gpus] = held
 
 
 def test_cpu_plan_stays_within_the_memory() -> None:
