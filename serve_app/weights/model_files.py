@@ -40,17 +40,18 @@ class ModelFiles:
     adapter: tuple[str, int] | None = None  # the source and rank of a LoRA adapter for this model
 
 
-def read_model(name: str, *, ask_hub: bool = True) -> ModelFiles:
+def read_model(name: str, *, ask_hub: bool = True, revision: str | None = None) -> ModelFiles:
     """Return the facts of a folder, of `embedded`, or of a repository such as `Qwen/Qwen3-8B`.
 
     Args:
         ask_hub: Whether a repository that is not in the hub's cache here is asked for over the network.
+        revision: Of a repository in the hub's cache.
 
     Raises:
         ModelFilesError: a file is missing, broken or not given out, or the hub cannot be reached.
     """
     try:
-        return _read(name, ask_hub)
+        return _read(name, ask_hub, revision)
     except ModelFilesError:
         raise
     except OSError as error:
@@ -61,7 +62,7 @@ def read_model(name: str, *, ask_hub: bool = True) -> ModelFiles:
         ) from None
 
 
-def _read(name: str, ask_hub: bool) -> ModelFiles:
+def _read(name: str, ask_hub: bool, revision: str | None) -> ModelFiles:
     path = embedded_model_path() if name == EMBEDDED else Path(name).expanduser().absolute()
     if path.is_dir():
         return _facts(
@@ -69,7 +70,7 @@ def _read(name: str, ask_hub: bool) -> ModelFiles:
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise ModelFilesError(f"{name}: no such folder, and the name of a repository is owner/name")
-    folder = local_folder(name, None)
+    folder = local_folder(name, revision)
     if folder is not None and any(folder.glob("*.safetensors")):
         return _facts(name, folder, {file.name: -1 for file in folder.iterdir()})
     if not ask_hub:

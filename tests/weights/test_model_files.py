@@ -112,6 +112,19 @@ def test_a_check_asks_no_hub(hub: FakeHub) -> None:
     assert hub.sent == []
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_revision_has_its_own_files(tmp_path: Path) -> None:
+    for revision, dtype in (("main", "BF16"), ("small", "F32")):
+        snapshot = tmp_path / "models--org--model" / "snapshots" / f"commit-{revision}"
+        snapshot.mkdir(parents=True)
+        folder(snapshot, {"config.json": b"{}", "model.safetensors": safetensors(dtype, 4096)})
+        refs = tmp_path / "models--org--model" / "refs"
+        refs.mkdir(exist_ok=True)
+        (refs / revision).write_text(f"commit-{revision}")
+    sizes = [read_model("org/model", ask_hub=False, revision=each).weights for each in (None, "small")]
+    assert sizes == [4096, 2048]
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [

@@ -5,7 +5,7 @@ vLLM reads the same keys in `transformers_utils/model_arch_config_convertor.py` 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _FULL = ("full_attention", "attention", "deepseek_sparse_attention", "*")
@@ -86,17 +86,23 @@ class Architecture:
     def is_mla(self) -> bool:
         return any(layer.elements and not layer.heads for layer in self.layers)
 
+    @property
+    def kv_heads(self) -> set[int]:
+        return {layer.heads for layer in self.layers if layer.heads}
+
+    def shares_heads(self, size: int) -> bool:
+        """Whether `size` GPUs have whole heads. KV heads may be copied to equal numbers of GPUs."""
+        return self.attention_heads % size == 0 and all(
+            each % size == 0 or size % each == 0 for each in self.kv_heads
+        )
+
     def splits_over(self, size: int) -> bool:
         """Whether vLLM can share each layer among `size` GPUs: heads and quantised weights stay whole."""
-        heads = {layer.heads for layer in self.layers if layer.heads}
         widths = {self.intermediate} if self.expert_layers < self.depth or not self.experts else set()
         if self.experts and self.quantization == "compressed-tensors":  # others pad, or split a group
             widths.add(self.expert_width)
-        return (
-            self.attention_heads % size == 0
-            and all(each % size == 0 or size % each == 0 for each in heads)
-            and (size == 1 or all(width % (size * self.group) == 0 for width in widths))
-        )
+        fits = size == 1 or all(width % (size * self.group) == 0 for width in widths)
+        return fits and self.shares_heads(size)
 
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
@@ -125,10 +131,13 @@ def _read(config: Mapping[str, Any]) -> Architecture:
     heads = _number(known, "num_attention_heads n_head n_heads decoder_attention_heads", 0)
     dense = _number(known, "first_k_dense_replace", 0)
     quantized = config.get("quantization_config") or known.get("quantization_config") or {}
+    layers = () if known.get("model_type") in _ENCODERS else tuple(_layers(known, depth, heads, hidden))
+    if quantized.get("kv_cache_scheme") or quantized.get("kv_cache_quant_algo"):  # vLLM's `auto` follows it
+        layers = tuple(replace(each, element_bytes=1) for each in layers)
     return Architecture(
         name=str(names[0]),
         types=(str(config.get("model_type")), str(known.get("model_type"))),
-        layers=() if known.get("model_type") in _ENCODERS else tuple(_layers(known, depth, heads, hidden)),
+        layers=layers,
         depth=depth,
         hidden=hidden,
         intermediate=_number(known, "intermediate_size n_inner decoder_ffn_dim", 4 * hidden),
