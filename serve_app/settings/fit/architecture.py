@@ -131,6 +131,7 @@ def _read(config: Mapping[str, Any]) -> Architecture:
     heads = _number(known, "num_attention_heads n_head n_heads decoder_attention_heads", 0)
     dense = _number(known, "first_k_dense_replace", 0)
     quantized = config.get("quantization_config") or known.get("quantization_config") or {}
+    lengths = "model_max_length" if known.get("model_max_length") else _LENGTHS
     layers = () if known.get("model_type") in _ENCODERS else tuple(_layers(known, depth, heads, hidden))
     if quantized.get("kv_cache_scheme") or quantized.get("kv_cache_quant_algo"):  # vLLM's `auto` follows it
         layers = tuple(replace(each, element_bytes=1) for each in layers)
@@ -147,9 +148,7 @@ def _read(config: Mapping[str, Any]) -> Architecture:
         experts_per_token=_number(known, "num_experts_per_tok top_k_experts moe_topk", 0),
         expert_width=_number(known, "moe_intermediate_size intermediate_size", 0),
         expert_layers=sum(word in ("E", "moe") for word in words) or depth - dense,
-        longest=min(
-            (known[key] for key in _LENGTHS.split() if isinstance(known.get(key), int)), default=None
-        ),
+        longest=min((known[key] for key in lengths.split() if isinstance(known.get(key), int)), default=None),
         is_multimodal=any(key in outer for key in ("vision_config", "audio_config")),
         is_tied=bool(known.get("tie_word_embeddings")),
         quantization=str(quantized.get("quant_method") or "unknown") if quantized else None,
@@ -201,8 +200,10 @@ def _layers(config: Mapping[str, Any], depth: int, heads: int, hidden: int) -> I
             yield Layers(full, width + width // 128 * 4, element_bytes=1)
         full = 0
     size = _number(config, "head_dim attention_head_dim", 0) or (hidden // heads if heads else 0)
-    kv_keys = "num_key_value_heads n_head_kv num_kv_heads multi_query_group_num decoder_attention_heads"
-    kv_heads = 1 if config.get("multi_query") else _number(config, kv_keys, heads)
+    kv_keys = "num_key_value_heads n_head_kv num_kv_heads multi_query_group_num num_attention_groups"
+    kv_keys += " kv_n_heads decoder_attention_heads"
+    is_single = config.get("multi_query") and not config.get("new_decoder_architecture")  # Falcon's
+    kv_heads = 1 if is_single else _number({**(config.get("attn_config") or {}), **config}, kv_keys, heads)
     if counts["window"]:
         key = _number(config, "swa_head_dim", size)
         both = key + _number(config, "swa_v_head_dim v_head_dim", key)

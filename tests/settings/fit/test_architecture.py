@@ -47,6 +47,23 @@ def test_what_is_not_understood_is_named(change: dict[str, Any], named: str) -> 
         read_architecture({**LLAMA, **change})
 
 
+@pytest.mark.parametrize(
+    ("change", "heads"),
+    [
+        ({"multi_query": True}, 1),
+        ({"multi_query": True, "new_decoder_architecture": True}, 8),
+        ({"num_key_value_heads": None, "num_attention_groups": 4}, 4),
+        ({"num_key_value_heads": None, "attn_config": {"kv_n_heads": 2}}, 2),
+    ],
+)
+def test_kv_heads_are_those_of_vllm(change: dict[str, Any], heads: int) -> None:
+    assert read_architecture({**LLAMA, **change}).kv_heads == {heads}
+
+
+def test_model_max_length_is_the_context_as_in_vllm() -> None:
+    assert read_architecture({**LLAMA, "model_max_length": 200_000}).longest == 200_000
+
+
 def test_every_parser_is_registered_in_vllm() -> None:
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
