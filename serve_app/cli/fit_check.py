@@ -27,10 +27,8 @@ _CPU_CACHE_BYTES = 256 << 20
 def fit_problems(settings: AppSettings) -> Iterator[str]:
     """Yield a line for each model that vLLM would refuse to start, with the nearest setting that fits."""
     for index, model in enumerate(settings.models):
-        for engine in model.engines():
-            if problem := _problem(engine):
-                yield f"models[{index}].{problem}"
-                break
+        if problem := next(filter(None, map(_problem, model.engines())), ""):
+            yield f"models[{index}].{problem}"
 
 
 def _problem(model: ModelSettings) -> str:
@@ -44,19 +42,16 @@ def _problem(model: ModelSettings) -> str:
     size = model.tensor_parallel_size
     if not known.shares_heads(size):
         sizes = [str(each) for each in range(1, known.attention_heads) if known.shares_heads(each)]
-        shared = " and ".join(f"fit the {each} KV heads" for each in sorted(known.kv_heads))
-        must = f"must divide the {known.attention_heads} heads{shared and ' and '}{shared}"
+        must = f"must divide the {known.attention_heads} heads, and divide or multiply the KV heads"
         return f"tensor_parallel_size = {size}: {must}, as {', '.join(sizes[:6])}"
     dtype = str(model.engine_args.get("kv_cache_dtype", "auto"))
     if dtype != "auto" and not dtype.startswith("fp8"):
         return ""
     element = 1 if dtype != "auto" else 4 if model.dtype in ("float", "float32") else 2
     over = Sharding(size, model.pipeline_parallel_size, 0, kv_element_bytes=element)
-    return (
-        _cache_problem(model, known, over)
-        if model.device == "cpu"
-        else _gpu_problem(model, files, known, over)
-    )
+    if model.device == "cpu":
+        return _cache_problem(model, known, over)
+    return _gpu_problem(model, files, known, over)
 
 
 def _gpu_problem(model: ModelSettings, files: ModelFiles, known: Architecture, over: Sharding) -> str:
@@ -67,8 +62,8 @@ def _gpu_problem(model: ModelSettings, files: ModelFiles, known: Architecture, o
     held, budget = weight_bytes(known, total, over, online), model.gpu_memory_utilization * most * GIB
     if held > (budget if model.kv_cache_memory_bytes is None else most * GIB):
         larger = (each for each in (2, 4, 8) if each > size and size * held < 0.9 * each * budget)
-        shared = (replace(over, tensor_parallel=each) for each in larger if known.splits_over(each))
-        fitting = (each for each in shared if not _gpu_problem(model, files, known, each))
+        sizes = (replace(over, tensor_parallel=each) for each in larger if known.splits_over(each))
+        fitting = (each for each in sizes if not _gpu_problem(model, files, known, each))
         fits = next((each.tensor_parallel for each in fitting), None)
         nearest = f"{fits} fits" if fits else "more pipeline stages, larger GPUs or quantised weights may fit"
         return (

@@ -123,11 +123,8 @@ def _model(given: Given) -> dict[str, tuple[Any, str]]:
         put("dtype", "bfloat16", f"{model.dtype} in config.json; half the memory of float32")
         sequences = f"one full sequence, or {over.sequences} of {mean}"
         put("kv_cache_memory_bytes", plan.cache, f"{gib(plan.cache)}: {sequences}")
-        put(
-            "enforce_eager",
-            True,
-            "starts at once; without it, compiling takes a minute, and steps are faster",
-        )
+        eager = "starts at once; without it, compiling takes a minute, and steps are faster"
+        put("enforce_eager", True, eager)
     else:
         named = "Ray's name of the GPU" if gpu.ray_name else "any, because Ray has no name for it"
         put("accelerator_type", gpu.ray_name, named)
@@ -200,7 +197,8 @@ def _knobs(given: Given) -> dict[str, tuple[Any, str]]:
 
 def _target(takes_s: float, usual_s: float, what: str) -> tuple[float, str]:
     """Return the first target of which at most four fifths are used, and what it follows from."""
-    target = next((each for each in _TARGETS_S if each >= max(1.25 * takes_s, usual_s)), _TARGETS_S[-1])
+    least, most = max(1.25 * takes_s, usual_s), float(min(-(-1.25 * takes_s // 1), 3600))
+    target = next((each for each in _TARGETS_S if each >= least), most)
     missed = "" if target <= usual_s else f"; the usual {1000 * usual_s:g} ms cannot be met"
     return target, f"{what} {1000 * takes_s:.0f} ms by the rule{missed}"
 
@@ -212,11 +210,12 @@ def _comments_of_steps(given: Given) -> dict[str, str]:
     stages = plan.over.pipeline_parallel
     base_s = step_seconds(model, plan, gpu)["step_base_s"] / stages
     read = (base_s - LAUNCH_S) * BANDWIDTH_SHARE * gpu.bandwidth
-    unread = " without the experts that 32 sequences leave out"
-    experts = f" ({gib(plan.weights)}{unread})" if model.experts else ""
-    base = f"{gib(read)}{experts} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms"
+    parts = (
+        f"{gib(read)} of {gib(plan.weights)} (32 sequences leave experts out)" if model.experts else gib(read)
+    )
+    base = f"{parts} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms"
     return {
-        "step_base_s": base + (f"; {stages} stages" if stages > 1 else ""),
+        "step_base_s": base if stages == 1 else f"{base}; {stages} stages",
         "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
         "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
         "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",

@@ -65,9 +65,8 @@ def read_model(name: str, *, ask_hub: bool = True, revision: str | None = None) 
 def _read(name: str, ask_hub: bool, revision: str | None) -> ModelFiles:
     path = embedded_model_path() if name == EMBEDDED else Path(name).expanduser().absolute()
     if path.is_dir():
-        return _facts(
-            name if name == EMBEDDED else str(path), path, {file.name: -1 for file in path.iterdir()}
-        )
+        source = name if name == EMBEDDED else str(path)
+        return _facts(source, path, {file.name: -1 for file in path.iterdir()})
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise ModelFilesError(f"{name}: no such folder, and the name of a repository is owner/name")
     folder = local_folder(name, revision)
@@ -168,11 +167,7 @@ def _weights(folder: Path, sizes: Mapping[str, int], config: Mapping[str, Any]) 
         total += max((each["data_offsets"][1] for each in parts), default=0)
         is_float32 = bool(parts) and all(each["dtype"] == "F32" for each in parts)
     if not headers:
-        total = sum(
-            size if size >= 0 else (folder / name).stat().st_size
-            for name, size in sizes.items()
-            if name in names
-        )
+        total = sum(sizes[name] if sizes[name] >= 0 else (folder / name).stat().st_size for name in names)
     if not 0 < (total := stated or total) < 1 << 50:
         raise ModelFilesError(f"{folder}: {total} bytes of weights: must be more than 0, and less than 2^50")
     halved = 2 if is_float32 and not config.get("quantization_config") else 1

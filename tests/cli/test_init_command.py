@@ -198,6 +198,31 @@ def test_the_most_users_are_a_valid_configuration(tmp_path: Path) -> None:
     assert "of 9999999 users queue" in text
 
 
+def test_a_context_beyond_the_models_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    application, _ = init(
+        tmp_path, model_folder(tmp_path, "Qwen/Qwen3-8B"), "--gpu", "h100", "--context", "1m"
+    )
+    assert model_of(application)["max_model_len"] == 40_960
+    assert "has a context of 40,960 tokens, less than --context 1048576" in capsys.readouterr().err
+
+
+def test_a_target_is_longer_than_the_prefill(tmp_path: Path) -> None:
+    path = model_folder(tmp_path, "mistralai/Mamba-Codestral-7B-v0.1")
+    application, text = init(tmp_path, path, "--gpu", "a10g", "--context", "4m", "--users", "1")
+    [knobs] = application["deployments"][0]["user_config"]["autoscaling"].values()
+    takes_s = int(re.findall(r"a prompt of .* tokens takes (\d+) ms", text)[0]) / 1000
+    assert knobs["ttft_target_s"] >= 1.25 * takes_s > 30
+
+
+def test_memory_of_a_container_is_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ray._private.utils.get_system_memory", lambda: 4 * GIB)
+    path = model_folder(tmp_path, "Qwen/Qwen3-0.6B")
+    assert main(["init", path, "--gpu", "cpu", "--output", str(tmp_path / "serve.yaml")]) == 1
+    assert "vLLM may take 2.8 GiB" in capsys.readouterr().err
+
+
 def test_check_reminds_of_the_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     init(tmp_path, "embedded", "--gpu", "cpu")
     assert main(["check", str(tmp_path / "serve.yaml")]) == 0
@@ -213,7 +238,8 @@ def test_check_reminds_of_the_price(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("embedded", "--gpu", "cpu", "--context", "4k", "--output", "TAKEN"), "exists; name another"),
         (("BROKEN", "--gpu", "l4"), "config.json: layer_types has 'quantum'"),
         (("embedded", "--gpu", "cpu", "--output", "/no/such/serve.yaml"), "serve.yaml: No such file"),
-        (("embedded", "--gpu", "cpu", "--output", "/"), "--output /: must name a file"),
+        (("embedded", "--gpu", "cpu", "--output", "/"), "/: exists; name another"),
+        (("embedded", "--gpu", "cpu", "--output", "/", "--force"), "/: Is a directory"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_says_why(

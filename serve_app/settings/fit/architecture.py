@@ -86,23 +86,19 @@ class Architecture:
     def is_mla(self) -> bool:
         return any(layer.elements and not layer.heads for layer in self.layers)
 
-    @property
-    def kv_heads(self) -> set[int]:
-        return {layer.heads for layer in self.layers if layer.heads}
-
     def shares_heads(self, size: int) -> bool:
         """Whether `size` GPUs have whole heads. KV heads may be copied to equal numbers of GPUs."""
-        return self.attention_heads % size == 0 and all(
-            each % size == 0 or size % each == 0 for each in self.kv_heads
-        )
+        kv_heads = (layer.heads for layer in self.layers if layer.heads)
+        fit = all(each % size == 0 or size % each == 0 for each in kv_heads)
+        return fit and self.attention_heads % size == 0
 
     def splits_over(self, size: int) -> bool:
-        """Whether vLLM can share each layer among `size` GPUs: heads and quantised weights stay whole."""
-        widths = {self.intermediate} if self.expert_layers < self.depth or not self.experts else set()
+        """Whether vLLM can share each layer among `size` GPUs: heads and groups of weights stay whole."""
+        widths = [self.intermediate] if self.expert_layers < self.depth or not self.experts else []
         if self.experts and self.quantization == "compressed-tensors":  # others pad, or split a group
-            widths.add(self.expert_width)
-        fits = size == 1 or all(width % (size * self.group) == 0 for width in widths)
-        return fits and self.shares_heads(size)
+            widths.append(self.expert_width)
+        fit = size == 1 or all(width % (size * self.group) == 0 for width in widths)
+        return fit and self.shares_heads(size)
 
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
@@ -160,9 +156,9 @@ def _read(config: Mapping[str, Any]) -> Architecture:
 def _group(quantized: Mapping[str, Any]) -> int:
     """Return how many consecutive weights of a row share a scale; 1 without such groups."""
     parts = [each.get("weights") or {} for each in (quantized.get("config_groups") or {}).values()]
-    sizes = [each.get("group_size") for each in (quantized, *parts)] + [quantized.get("weight_block_size")]
-    found = [size[-1] if isinstance(size, list) else size for size in sizes if size]
-    return max((size for size in found if isinstance(size, int)), default=1)
+    sizes = [each.get("group_size") for each in (quantized, *parts)]
+    sizes += (quantized.get("weight_block_size") or [])[-1:]
+    return max([1, *(size for size in sizes if isinstance(size, int))])
 
 
 def _number(config: Mapping[str, Any], keys: str, default: int | None = None) -> int:
@@ -171,9 +167,8 @@ def _number(config: Mapping[str, Any], keys: str, default: int | None = None) ->
         if isinstance(value, list) and len(set(value)) == 1:
             value = value[0]
         least = int(default is None)
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (is_number and least <= value < 1 << 40):
-            must = f"must be a whole number, at least {least} and less than 2^40"
+        if value is not None and not (type(value) is int and least <= value < 1 << 40):
+            must = f"must be a whole number, at least {least}"
             raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: {must}")
         if value is not None:
             return int(value)
@@ -208,9 +203,8 @@ def _layers(config: Mapping[str, Any], depth: int, heads: int, hidden: int) -> I
         key = _number(config, "swa_head_dim", size)
         both = key + _number(config, "swa_v_head_dim v_head_dim", key)
         own = _number(config, "swa_num_key_value_heads", kv_heads)
-        yield Layers(
-            counts["window"], both, own, window=_number(config, "sliding_window attention_chunk_size")
-        )
+        length = _number(config, "sliding_window attention_chunk_size")
+        yield Layers(counts["window"], both, own, window=length)
     if full:
         key = _number(config, "global_head_dim", size)
         own = _number(config, "num_global_key_value_heads", kv_heads)
@@ -251,9 +245,8 @@ def _state(config: Mapping[str, Any], hidden: int) -> State:
         key, heads = _number(config, "linear_key_head_dim"), _number(config, "linear_num_value_heads")
         value = heads * _number(config, "linear_value_head_dim")
         kernel, size = _number(config, "linear_conv_kernel_dim"), config.get("mamba_ssm_dtype") == "float32"
-        return State(
-            2 * _number(config, "linear_num_key_heads") * key + value, kernel, value * key, 4 if size else 2
-        )
+        width = 2 * _number(config, "linear_num_key_heads") * key + value
+        return State(width, kernel, value * key, 4 if size else 2)
     if isinstance(linear := config.get("linear_attn_config"), Mapping):  # Kimi Linear
         width = linear["num_heads"] * linear["head_dim"]
         kernel = linear.get("short_conv_kernel_size", 4)

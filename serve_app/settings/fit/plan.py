@@ -77,7 +77,7 @@ def choose(
             plan = _for_users(plan, users, sequences)
             fitting = plan.replicas if gpus is None else min(plan.replicas, gpus // over.gpus)
             return replace(plan, replicas=fitting)
-    raise _refusal(plan, f"on each of {plan.over.gpus} GPUs", SHARE * gpu.memory_gib * GIB, context)
+    raise _refusal(model, plan, f"on each of {plan.over.gpus} GPUs", context)
 
 
 def choose_cpu(
@@ -87,7 +87,7 @@ def choose_cpu(
     over, budget = Sharding(batch_tokens=2048, block=CPU_BLOCK), _CPU_SHARE * memory / replicas
     plan, is_enough = _fitted(model, weights, budget, over, context, _CPU_ENGINE)
     if not is_enough:
-        raise _refusal(plan, f"for each of {replicas} engines on the CPU", budget, context)
+        raise _refusal(model, plan, f"for each of {replicas} engines on the CPU", context)
     plan = _for_users(plan, users, _MOST_CPU_SEQUENCES)
     wanted = max(kv_bytes(model, plan.context, over), plan.over.sequences * plan.sequence, 1)
     return replace(plan, replicas=replicas, cache=min(-(-wanted // (1 << 20)) << 20, plan.cache))
@@ -104,26 +104,27 @@ def _fitted(
     part = cache if context else cache // 2  # two sequences of full length, so eight of a mean length
     fits = longest_that_fits(model, part, wanted, over) if cache > 0 else 0
     sequence = kv_bytes(model, max(fits // MEAN_SHARE, 1), over)
-    return Plan(over, fits, held, reserved, cache, sequence), fits >= (
-        wanted if context else min(LEAST_CONTEXT, longest)
-    )
+    least = wanted if context else min(LEAST_CONTEXT, longest)
+    return Plan(over, fits, held, reserved, cache, sequence), fits >= least
 
 
 def _for_users(plan: Plan, users: int, most: int) -> Plan:
     """Return `plan` with as many sequences and replicas as the users need and the caches hold."""
     held = plan.cache // plan.sequence if plan.sequence else most
     each = max(min(held, most, max(users, _LEAST_SEQUENCES)), 1)
-    replicas = min(-(-users // each), _MOST_REPLICAS)
-    return replace(plan, over=replace(plan.over, sequences=each), replicas=replicas)
+    over = replace(plan.over, sequences=each)
+    return replace(plan, over=over, replicas=min(-(-users // each), _MOST_REPLICAS))
 
 
-def _refusal(plan: Plan, where: str, budget: float, context: int | None) -> DoesNotFitError:
+def _refusal(model: Architecture, plan: Plan, where: str, context: int | None) -> DoesNotFitError:
     text = (
         f"{gib(plan.weights)} of weights and {gib(plan.reserved)} of activations and libraries {where}, of "
-        f"which vLLM may take {gib(budget)}"
+        f"which vLLM may take {gib(plan.weights + plan.reserved + plan.cache)}"
     )
-    if plan.cache > 0:
-        text += f", leave {plan.context:,} tokens of context of {context or LEAST_CONTEXT:,}"
+    wanted = min(context or LEAST_CONTEXT, model.longest or context or LEAST_CONTEXT)
+    if (fits := longest_that_fits(model, plan.cache, wanted, plan.over)) >= 256:
+        needed = f"{wanted:,}" if context else f"{wanted:,} twice"
+        text += f", leave {fits:,} tokens of context and not {needed}; --context {fits} fits"
     return DoesNotFitError(text)
 
 

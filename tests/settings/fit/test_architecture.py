@@ -57,7 +57,7 @@ def test_what_is_not_understood_is_named(change: dict[str, Any], named: str) -> 
     ],
 )
 def test_kv_heads_are_those_of_vllm(change: dict[str, Any], heads: int) -> None:
-    assert read_architecture({**LLAMA, **change}).kv_heads == {heads}
+    assert [layer.heads for layer in read_architecture({**LLAMA, **change}).layers] == [heads]
 
 
 def test_model_max_length_is_the_context_as_in_vllm() -> None:

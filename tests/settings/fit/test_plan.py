@@ -57,6 +57,21 @@ def test_too_few_gpus_are_refused_with_numbers() -> None:
         plan_of("meta-llama/Meta-Llama-3.1-70B", "l4", gpus=2)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpu", "context"),
+    [
+        ("Qwen/Qwen3-32B-AWQ", "l4", None),
+        ("Qwen/Qwen3-8B", "l4", 40_960),
+        ("google/gemma-3-27b-it", "h100", 131_072),
+    ],
+)
+def test_a_refusal_names_a_context_that_fits(name: str, gpu: str, context: int | None) -> None:
+    with pytest.raises(DoesNotFitError) as refusal:
+        plan_of(name, gpu, 1, context)
+    named = int(str(refusal.value).partition("--context ")[2].partition(" ")[0])
+    assert plan_of(name, gpu, 1, named).context == named
+
+
 def test_a_longer_context_takes_more_gpus() -> None:
     assert plan_of("Qwen/Qwen3-32B", "a100-80gb", context=40_960).over.gpus == 2
 
@@ -142,6 +157,11 @@ def test_cpu_plan_stays_within_the_memory() -> None:
     assert plan.cache >= kv_bytes(model, plan.context, plan.over)
     with pytest.raises(DoesNotFitError, match="on the CPU"):
         choose_cpu(model, 988_097_824, 3 * GIB, None, 50, 1)
+    model = read_architecture(MODELS["Qwen/Qwen3-8B"].config)
+    with pytest.raises(DoesNotFitError, match="leave 6,656 tokens of context and not 8,192 twice") as refusal:
+        choose_cpu(model, 16_381_000_000, 26 * GIB, None, 50, 1)
+    named = int(str(refusal.value).partition("--context ")[2].partition(" ")[0])
+    assert choose_cpu(model, 16_381_000_000, 26 * GIB, named, 50, 1).context == named
 
 
 @pytest.mark.parametrize(("gpu", "base_s"), [("h100", 0.00664), ("h200", 0.00494), ("l4", 0.064)])
