@@ -86,8 +86,7 @@ def init(options: argparse.Namespace) -> int:
         for note in left_out(application, checked.applications["tideserve"]):
             print(f"{values_file}: {note}", file=sys.stderr)
     if given.plan.context < (options.context or 0):
-        has = f"{files.model} has a context of {given.plan.context:,} tokens"
-        print(f"{has}, less than --context {options.context}", file=sys.stderr)
+        print(f"{files.model} has {given.plan.context:,} tokens of context at most", file=sys.stderr)
     if files.is_gated:
         print(f"{files.model} is gated: each node that downloads it needs HF_TOKEN", file=sys.stderr)
     print(f"wrote {options.output}; serve it with `tideserve run {options.output}`")

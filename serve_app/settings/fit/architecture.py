@@ -168,8 +168,7 @@ def _number(config: Mapping[str, Any], keys: str, default: int | None = None) ->
             value = value[0]
         least = int(default is None)
         if value is not None and not (type(value) is int and least <= value < 1 << 40):
-            must = f"must be a whole number, at least {least}"
-            raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: {must}")
+            raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: must be an integer, at least {least}")
         if value is not None:
             return int(value)
     if default is None:
