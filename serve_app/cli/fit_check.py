@@ -8,10 +8,8 @@ from serve_app.settings.fit.memory import GIB, GPUS, Sharding, gib, kv_bytes, lo
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.weights.model_files import ModelFiles, ModelFilesError, read_model
 
-_MOST_GIB = {str(kind.ray_name): kind.memory_gib for kind in GPUS.values()} | {
-    "A100-80G": 79.25,
-    "H100": 93.6,
-}
+_MOST_GIB = {str(kind.ray_name): kind.memory_gib for kind in GPUS.values()}
+_MOST_GIB |= {"A100-80G": 79.25, "H100": 93.6}
 """The most memory of a GPU with this name in Ray: an H100 NVL has 94 GB."""
 _CHANGE_MEMORY = {
     "cpu_offload_gb", "hf_overrides", "hf_config_path", "decode_context_parallel_size", "block_size",

@@ -57,9 +57,8 @@ def read_model(name: str, *, ask_hub: bool = True, revision: str | None = None) 
     except OSError as error:
         raise ModelFilesError(f"{error.filename or name}: {error.strerror or error}") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise ModelFilesError(
-            f"{name}: a file has an unknown form: {type(error).__name__}: {error}"
-        ) from None
+        what = f"{type(error).__name__}: {error}"
+        raise ModelFilesError(f"{name}: a file has an unknown form: {what}") from None
 
 
 def _read(name: str, ask_hub: bool, revision: str | None) -> ModelFiles:

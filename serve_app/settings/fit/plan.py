@@ -64,6 +64,9 @@ def choose(
     Raises:
         DoesNotFitError: `gpus` GPUs do not hold the model and one sequence.
     """
+    is_sparse = len([layer for layer in model.layers if layer.elements and not layer.heads]) > 1
+    if is_sparse and gpu.ray_name in ("A100", "A100-40G", "L40S", "L4", "A10G", None):
+        raise DoesNotFitError("vLLM has sparse MLA for H100, H200 and B200 alone")
     most, batch = gpus or 8 * GPUS_PER_NODE, 8192 if gpu.memory_gib > 70 else 2048
     batch = batch if model.layers else max(batch, model.longest or 0)
     within = [size for size in (1, 2, 4, 8) if size <= most and model.splits_over(size)]

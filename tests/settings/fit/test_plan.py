@@ -9,6 +9,8 @@ from serve_app.settings.fit.memory import GIB, GPUS, Sharding, kv_bytes, reserve
 from serve_app.settings.fit.plan import SHARE, DoesNotFitError, Plan, choose, choose_cpu, step_seconds
 from tests.settings.fit.models import MODELS
 
+SPARSE = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5-FP8")
+
 
 def plan_of(
     name: str, gpu: str, gpus: int | None = None, context: int | None = None, users: int = 50
@@ -21,6 +23,8 @@ def plan_of(
 def test_a_plan_fits_each_kind_of_gpu(name: str) -> None:
     model = read_architecture(MODELS[name].config)
     for kind in GPUS.values():
+        if name in SPARSE and kind.ray_name not in ("H100", "H200", "B200"):
+            continue
         plan = choose(model, MODELS[name].bytes, kind, None, None, 50)
         assert model.attention_heads % plan.over.tensor_parallel == 0
         assert plan.weights + plan.reserved + plan.cache <= SHARE * kind.memory_gib * GIB
@@ -50,6 +54,13 @@ def test_known_choices_of_gpus(name: str, gpu: str, context: int | None, tensor:
 def test_given_gpus_become_replicas_when_one_is_enough() -> None:
     plan = plan_of("Qwen/Qwen3-8B", "a100-80gb", gpus=2, users=1000)
     assert (plan.over.gpus, plan.replicas) == (1, 2)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_attention_needs_hopper_or_blackwell(name: str) -> None:
+    with pytest.raises(DoesNotFitError, match="sparse MLA for H100, H200 and B200"):
+        plan_of(name, "a100-80gb")
+    assert plan_of(name, "h200").over.gpus == 8
 
 
 def test_too_few_gpus_are_refused_with_numbers() -> None:
