@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from serve_app.cli import CommandError
@@ -38,9 +39,8 @@ def add_command(commands: Any) -> None:
         f"{', '.join(GPUS)}, cpu, or auto: the GPUs of the Ray cluster in {_RAY_ADDRESS}, else of this "
         "machine, else the CPU (default: auto)"
     )
-    parser.add_argument(
-        "--gpu", choices=[*GPUS, "cpu", "auto"], default="auto", metavar="KIND", help=gpu_help
-    )
+    kinds = [*GPUS, "cpu", "auto"]
+    parser.add_argument("--gpu", choices=kinds, default="auto", metavar="KIND", help=gpu_help)
     gpus_help = "GPUs in all; by default as many as the users need"
     parser.add_argument("--gpus", type=_whole, metavar="N", help=gpus_help)
     context_help = "tokens of context, such as 32k; by default up to 32k, on the fewest GPUs that hold 8k"
@@ -57,7 +57,7 @@ def add_command(commands: Any) -> None:
 
 def init(options: argparse.Namespace) -> int:
     """Write the files. Raises CommandError, with numbers, if nothing fits or a file cannot be read."""
-    values_file = options.output.with_suffix(".values.yaml")
+    values_file = options.output.parent / f"{options.output.stem}.values.yaml"
     for file in (options.output, *([values_file] if options.kubernetes else [])):
         if file.exists() and not options.force:
             raise CommandError(f"{file}: exists; name another with --output, or overwrite it with --force")
@@ -72,19 +72,32 @@ def init(options: argparse.Namespace) -> int:
     shown = {name: getattr(options, name) for name in ("gpu", "gpus", "context", "users")}
     words = [f"--{name} {value}" for name, value in shown.items() if value is not None]
     head = f"# Written by `tideserve init {options.model} {' '.join(words)}`.\n"
-    options.output.write_text(head + commented_yaml(document, comments), encoding="utf-8")
-    checked = read_config(options.output, Cpus(local_cpus(), certain=False))
+    text = head + commented_yaml(document, comments)
+    with TemporaryDirectory() as folder:  # an invalid file must not replace one that is there
+        (file := Path(folder, "serve.yaml")).write_text(text, encoding="utf-8")
+        checked = read_config(file, Cpus(local_cpus(), certain=False))
+    checked.check_fit()
+    _write(options.output, text)
     if options.kubernetes:
         [application] = document["applications"]
         values = values_of(application, checked.applications["tideserve"])
         values = {"image": {"repository": "registry.example/tideserve"}, **values}
-        values_file.write_text(head + commented_yaml(values, comments), encoding="utf-8")
+        _write(values_file, head + commented_yaml(values, comments))
         for note in left_out(application, checked.applications["tideserve"]):
             print(f"{values_file}: {note}", file=sys.stderr)
+    if given.plan.context < (options.context or 0):
+        print(f"{files.model} has {given.plan.context:,} tokens of context at most", file=sys.stderr)
     if files.is_gated:
         print(f"{files.model} is gated: each node that downloads it needs HF_TOKEN", file=sys.stderr)
     print(f"wrote {options.output}; serve it with `tideserve run {options.output}`")
     return 0
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
 
 
 def _plan(options: argparse.Namespace, files: ModelFiles) -> Given:
@@ -94,8 +107,10 @@ def _plan(options: argparse.Namespace, files: ModelFiles) -> Given:
     wanted = (options.context, options.users)
     try:
         if gpu is None:
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            plan = choose_cpu(model, files.weights, memory, *wanted, max(int((cpus - 1) // each), 1))
+            from ray._private.utils import get_system_memory  # noqa: PLC0415  a second
+
+            engines = max(int((cpus - 1) // each), 1)
+            plan = choose_cpu(model, files.weights, get_system_memory(), *wanted, engines)
         else:
             plan = choose(model, files.weights, gpu, gpus, *wanted)
     except DoesNotFitError as error:
@@ -117,9 +132,8 @@ def _hardware(options: argparse.Namespace) -> tuple[GpuKind | None, int | None, 
         return GPUS[options.gpu], options.gpus, f"--gpu {options.gpu}"
     found = None
     if options.gpu == "auto":
-        found = (
-            _of_cluster(os.environ[_RAY_ADDRESS]) if os.environ.get(_RAY_ADDRESS) else gpus_of(read_driver())
-        )
+        address = os.environ.get(_RAY_ADDRESS)
+        found = _of_cluster(address) if address else gpus_of(read_driver())
     if found is None:
         if options.gpus:
             raise CommandError(f"--gpus {options.gpus}: no GPU is found here; name a kind with --gpu")

@@ -10,7 +10,7 @@ from serve_app.cli.application_checks import IMPORT_PATH, POLICY_FUNCTION
 from serve_app.settings.fit.architecture import Architecture
 from serve_app.settings.fit.families import parsers_of
 from serve_app.settings.fit.memory import GPUS_PER_NODE, GpuKind, gib, kv_bytes
-from serve_app.settings.fit.plan import SHARE, Plan, step_seconds
+from serve_app.settings.fit.plan import BANDWIDTH_SHARE, LAUNCH_S, SHARE, Plan, step_seconds
 from serve_app.settings.tree import EMBEDDED
 from serve_app.weights.model_files import ModelFiles
 
@@ -87,11 +87,13 @@ def serve_document(given: Given) -> tuple[dict[str, Any], dict[str, str]]:
     }
     listening = {"host": "127.0.0.1", "port": 8000}
     document = {"proxy_location": "EveryNode", "http_options": listening, "applications": [application]}
+    shares = f"{given.plan.replicas} x {given.plan.over.sequences} sequences for {given.users} users"
     several = "the loss of one leaves another" if count > 1 else "another would take CPUs from the engine"
     comments = {
         f"gpu_hour_prices.{kind}": "a placeholder: set your price; `tideserve check` reminds of it",
         **{f"ingress.{bound}_replicas": several for bound in ("min", "max")},
-        name: f"{given.plan.replicas} x {given.plan.over.sequences} sequences for {given.users} users",
+        f"autoscaling.{name}": shares,
+        **{f"adapters.{adapter}": "the adapter's files" for adapter in autoscaling.get("adapters", {})},
         **{key: comment for key, (_, comment) in {**model, **knobs}.items()},
         **_comments_of_steps(given),
     }
@@ -121,11 +123,8 @@ def _model(given: Given) -> dict[str, tuple[Any, str]]:
         put("dtype", "bfloat16", f"{model.dtype} in config.json; half the memory of float32")
         sequences = f"one full sequence, or {over.sequences} of {mean}"
         put("kv_cache_memory_bytes", plan.cache, f"{gib(plan.cache)}: {sequences}")
-        put(
-            "enforce_eager",
-            True,
-            "starts at once; without it, compiling takes a minute, and steps are faster",
-        )
+        eager = "starts at once; without it, compiling takes a minute, and steps are faster"
+        put("enforce_eager", True, eager)
     else:
         named = "Ray's name of the GPU" if gpu.ray_name else "any, because Ray has no name for it"
         put("accelerator_type", gpu.ray_name, named)
@@ -190,30 +189,37 @@ def _knobs(given: Given) -> dict[str, tuple[Any, str]]:
         rule = "by the rule of docs/capacity.md, not measured; the policy learns them"
         found["starting_values"] = (values, rule)
     if files.adapter is not None:
-        name = "tideserve-tiny-adapter" if files.adapter[0] == EMBEDDED else _name(files.adapter[0])
+        base, name = _name(files.model), _name(files.adapter[0])
+        name = f"{base}-adapter" if name == base else name
         found["adapters"] = ({name: files.adapter[0]}, _STRUCTURE["adapters"])
     return found
 
 
 def _target(takes_s: float, usual_s: float, what: str) -> tuple[float, str]:
     """Return the first target of which at most four fifths are used, and what it follows from."""
-    target = next((each for each in _TARGETS_S if each >= max(1.25 * takes_s, usual_s)), _TARGETS_S[-1])
+    least, most = max(1.25 * takes_s, usual_s), float(min(-(-1.25 * takes_s // 1), 3600))
+    target = next((each for each in _TARGETS_S if each >= least), most)
     missed = "" if target <= usual_s else f"; the usual {1000 * usual_s:g} ms cannot be met"
     return target, f"{what} {1000 * takes_s:.0f} ms by the rule{missed}"
 
 
 def _comments_of_steps(given: Given) -> dict[str, str]:
     _, model, plan, gpu, *_ = given
-    return (
-        {}
-        if gpu is None
-        else {
-            "step_base_s": f"{gib(plan.weights)} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms",
-            "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
-            "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
-            "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",
-        }
+    if gpu is None or not gpu.bandwidth:
+        return {}
+    stages = plan.over.pipeline_parallel
+    base_s = step_seconds(model, plan, gpu)["step_base_s"] / stages
+    read = (base_s - LAUNCH_S) * BANDWIDTH_SHARE * gpu.bandwidth
+    parts = (
+        f"{gib(read)} of {gib(plan.weights)} (32 sequences leave experts out)" if model.experts else gib(read)
     )
+    base = f"{parts} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms"
+    return {
+        "step_base_s": base if stages == 1 else f"{base}; {stages} stages",
+        "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
+        "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
+        "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",
+    }
 
 
 def commented_yaml(tree: Mapping[str, Any], comments: Mapping[str, str]) -> str:
@@ -228,6 +234,7 @@ def _lines(
         here, pad = (*path, key), " " * indent
         ends = (".".join(here[at:]) for at in range(len(here)))
         comment = next((comments[end] for end in ends if end in comments), "as in the configuration")
+        comment = " ".join(comment.split())  # a model's files may have line breaks
         is_list = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
         is_nested = is_list or (isinstance(value, Mapping) and bool(value))
         yield f"{pad}{_scalar(key)}:{'' if is_nested else ' ' + _scalar(value)} # {comment}"

@@ -13,8 +13,10 @@ from serve_app.weights import embedded_adapter_path, embedded_model_path
 from serve_app.weights.page_cache import local_folder
 
 _CONFIG, _INDEX, _ADAPTER = "config.json", "model.safetensors.index.json", "adapter_config.json"
+_SENTENCES = "sentence_*_config.json"
 _SMALL = (
     _CONFIG, _INDEX, _ADAPTER, "tokenizer_config.json", "chat_template.jinja", "modules.json", "README.md",
+    _SENTENCES,
 )  # fmt: skip
 
 
@@ -38,32 +40,35 @@ class ModelFiles:
     adapter: tuple[str, int] | None = None  # the source and rank of a LoRA adapter for this model
 
 
-def read_model(name: str, *, ask_hub: bool = True) -> ModelFiles:
+def read_model(name: str, *, ask_hub: bool = True, revision: str | None = None) -> ModelFiles:
     """Return the facts of a folder, of `embedded`, or of a repository such as `Qwen/Qwen3-8B`.
 
     Args:
         ask_hub: Whether a repository that is not in the hub's cache here is asked for over the network.
+        revision: Of a repository in the hub's cache.
 
     Raises:
         ModelFilesError: a file is missing, broken or not given out, or the hub cannot be reached.
     """
     try:
-        return _read(name, ask_hub)
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
-        raise ModelFilesError(
-            f"{name}: a file has an unknown form: {type(error).__name__}: {error}"
-        ) from None
+        return _read(name, ask_hub, revision)
+    except ModelFilesError:
+        raise
+    except OSError as error:
+        raise ModelFilesError(f"{error.filename or name}: {error.strerror or error}") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ModelFilesError(f"{name}: a file has an unknown form: {what}") from None
 
 
-def _read(name: str, ask_hub: bool) -> ModelFiles:
+def _read(name: str, ask_hub: bool, revision: str | None) -> ModelFiles:
     path = embedded_model_path() if name == EMBEDDED else Path(name).expanduser().absolute()
     if path.is_dir():
-        return _facts(
-            name if name == EMBEDDED else str(path), path, {file.name: -1 for file in path.iterdir()}
-        )
+        source = name if name == EMBEDDED else str(path)
+        return _facts(source, path, {file.name: -1 for file in path.iterdir()})
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
         raise ModelFilesError(f"{name}: no such folder, and the name of a repository is owner/name")
-    folder = local_folder(name, None)
+    folder = local_folder(name, revision)
     if folder is not None and any(folder.glob("*.safetensors")):
         return _facts(name, folder, {file.name: -1 for file in folder.iterdir()})
     if not ask_hub:
@@ -99,6 +104,11 @@ def _facts(name: str, folder: Path, sizes: Mapping[str, int]) -> ModelFiles:
     config = _json(folder / _CONFIG)
     has_tokenizer = "tokenizer_config.json" in sizes
     tokenizer = _json(folder / "tokenizer_config.json") if has_tokenizer else {}
+    lengths = [_json(folder / file).get("max_seq_length") for file in matching(sizes, _SENTENCES)]
+    if config.get("position_embedding_type") == "absolute":
+        lengths.append(tokenizer.get("model_max_length"))
+    if lengths := [each for each in lengths if isinstance(each, int)]:  # vLLM's limits of an encoder
+        config = {**config, "max_seq_length": min(lengths)}
     template: Any = tokenizer.get("chat_template")
     if isinstance(template, list):  # several by name
         template = next((each.get("template") for each in template if isinstance(each, dict)), None)
@@ -156,13 +166,11 @@ def _weights(folder: Path, sizes: Mapping[str, int], config: Mapping[str, Any]) 
         total += max((each["data_offsets"][1] for each in parts), default=0)
         is_float32 = bool(parts) and all(each["dtype"] == "F32" for each in parts)
     if not headers:
-        total = sum(
-            size if size >= 0 else (folder / name).stat().st_size
-            for name, size in sizes.items()
-            if name in names
-        )
+        total = sum(sizes[name] if sizes[name] >= 0 else (folder / name).stat().st_size for name in names)
+    if not 0 < (total := stated or total) < 1 << 50:
+        raise ModelFilesError(f"{folder}: {total} bytes of weights: must be more than 0, and less than 2^50")
     halved = 2 if is_float32 and not config.get("quantization_config") else 1
-    return (stated or total) // halved, bool(headers)
+    return total // halved, bool(headers)
 
 
 def _header(file: Path) -> Mapping[str, Any]:

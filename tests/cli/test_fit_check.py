@@ -13,9 +13,9 @@ from tests.settings.fit.models import MODELS
 from tests.weights.test_model_files import safetensors
 
 
-def problems(folder: Path, name: str, **settings: Any) -> list[str]:
+def problems(folder: Path, name: str, config: dict[str, Any] | None = None, **settings: Any) -> list[str]:
     model = MODELS[name]
-    (folder / "config.json").write_text(json.dumps(model.config))
+    (folder / "config.json").write_text(json.dumps({**model.config, **(config or {})}))
     index = {"metadata": {"total_size": model.bytes}, "weight_map": {"a": "model-1.safetensors"}}
     (folder / "model-1.safetensors").write_bytes(safetensors("BF16", 8))
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -47,6 +47,42 @@ def test_models_that_cannot_fit_are_refused(
     [problem] = problems(tmp_path, name, **settings)
     assert problem.startswith("models[0].")
     assert re.search(words, problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("meta-llama/Meta-Llama-3.1-70B", {"accelerator_type": "A100"}),
+        ("meta-llama/Meta-Llama-3.1-70B", {"accelerator_type": "A100", "max_model_len": 131_072}),
+        ("Qwen/Qwen3-32B", {"accelerator_type": "A10G", "max_model_len": 40_960}),
+        ("Qwen/Qwen3-8B", {"accelerator_type": "L4", "max_model_len": 40_960, "gpu_memory_utilization": 0.8}),
+        ("google/gemma-4-31B-it", {"accelerator_type": "A100", "max_model_len": 262_144}),
+    ],
+)
+def test_the_named_setting_is_accepted(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    [problem] = problems(tmp_path, name, **settings)
+    key = problem.removeprefix("models[0].").partition(" ")[0]
+    [value] = re.findall(r"(\d+) fits", problem)
+    assert problems(tmp_path, name, **{**settings, key: int(value)}) == []
+
+
+def test_no_context_of_zero_tokens_is_named(tmp_path: Path) -> None:
+    small = {"kv_cache_memory_bytes": 1 << 20, "max_model_len": 4096, "accelerator_type": "L4"}
+    [problem] = problems(tmp_path, "Qwen/Qwen3-8B", **small)
+    assert "1.0 MiB are there; even 256 do not fit" in problem
+
+
+def test_a_quantised_cache_of_the_checkpoint_counts_its_bytes(tmp_path: Path) -> None:
+    settings = {"accelerator_type": "L4", "kv_cache_memory_bytes": 3 << 30, "max_model_len": 40_960}
+    assert problems(tmp_path, "Qwen/Qwen3-8B", **settings) != []
+    scheme = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    assert problems(tmp_path, "Qwen/Qwen3-8B", {"quantization_config": scheme}, **settings) == []
+
+
+def test_kv_heads_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
+    heads = {"num_attention_heads": 40, "num_key_value_heads": 10}
+    [problem] = problems(tmp_path, "Qwen/Qwen3-8B", heads, tensor_parallel_size=4)
+    assert "must divide the 40 heads, and divide or multiply the KV heads, as 1, 2, 5, 10" in problem
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,19 @@ def test_every_line_says_what_it_follows_from(tmp_path: Path) -> None:
     assert "cannot be met" in text
 
 
+@pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-8B"])
+def test_step_time_follows_from_the_bytes_of_its_comment(name: str, tmp_path: Path) -> None:
+    application, text = init(tmp_path, model_folder(tmp_path, name), "--gpu", "a100-80gb")
+    model = model_of(application)
+    [knobs] = application["deployments"][0]["user_config"]["autoscaling"].values()
+    [line] = [line for line in text.splitlines() if "step_base_s:" in line]
+    gibibytes = float(re.findall(r"([\d.]+) GiB", line)[0])
+    expected = gibibytes * GIB / (0.85 * 2.039e12) + 1e-3
+    stages = model.get("pipeline_parallel_size", 1)
+    assert knobs["starting_values"]["step_base_s"] == pytest.approx(stages * expected, rel=0.02)
+    assert ("2 stages" in line) == (stages == 2)
+
+
 def test_large_models_span_nodes(tmp_path: Path) -> None:
     application, _ = init(tmp_path, model_folder(tmp_path, "deepseek-ai/DeepSeek-V3"), "--gpu", "a100-80gb")
     model = model_of(application)
@@ -87,6 +100,23 @@ def test_task_follows_from_the_class(name: str, task: str | None, tmp_path: Path
     assert model_of(application).get("task") == task
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 8192}),
+        ("tokenizer_config.json", {"model_max_length": 8192}),
+    ],
+)
+def test_context_of_an_encoder_is_that_of_its_tokenizer(
+    file: str, content: dict[str, int], tmp_path: Path
+) -> None:
+    path = model_folder(tmp_path, "BAAI/bge-m3", position_embedding_type="absolute")
+    (Path(path) / file).write_text(json.dumps(content))
+    application, text = init(tmp_path, path, "--gpu", "l4")
+    assert model_of(application)["max_model_len"] == 8192
+    assert "the model's own is 8,192" in text
+
+
 def test_own_code_is_named_and_not_trusted(tmp_path: Path) -> None:
     path = model_folder(tmp_path, "Qwen/Qwen3-8B", auto_map={"AutoConfig": "configuration_x.X"})
     application, text = init(tmp_path, path, "--gpu", "h100")
@@ -95,10 +125,21 @@ def test_own_code_is_named_and_not_trusted(tmp_path: Path) -> None:
 
 
 def test_an_adapter_is_served_on_its_base(tmp_path: Path) -> None:
-    application, _ = init(tmp_path, str(embedded_adapter_path()), "--gpu", "cpu")
+    application, text = init(tmp_path, str(embedded_adapter_path()), "--gpu", "cpu")
     assert model_of(application)["lora"] == {"max_rank": 8}
     knobs = application["deployments"][0]["user_config"]["autoscaling"]["tideserve-tiny"]
     assert knobs["adapters"] == {"tideserve-tiny-adapter": "embedded"}
+    assert "as in the configuration" not in text
+
+
+def test_an_adapter_with_the_name_of_its_base_gets_another(tmp_path: Path) -> None:
+    base = model_folder(tmp_path, "Qwen/Qwen3-8B")
+    adapter = tmp_path / "mine" / "Qwen3-8B"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base, "r": 8}))
+    application, _ = init(tmp_path, str(adapter), "--gpu", "h100")
+    knobs = application["deployments"][0]["user_config"]["autoscaling"]["qwen3-8b"]
+    assert knobs["adapters"] == {"qwen3-8b-adapter": str(adapter)}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +161,68 @@ def test_values_of_the_chart_have_comments_and_install(name: str, gpu: str, tmp_
     }
 
 
+def test_names_of_models_leave_the_comments_of_other_lines(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name / name for name in ("host", "model")}
+    for name, folder in folders.items():
+        folder.parent.mkdir()
+        Path(model_folder(folder.parent, "Qwen/Qwen3-8B")).rename(folder)
+        _, text = init(tmp_path, str(folder), "--gpu", "h100", "--force")
+        lines = {line.partition(" # ")[0].strip(): line.partition(" # ")[2] for line in text.splitlines()}
+        assert lines["host: 127.0.0.1"].startswith("this machine only")
+        assert "sequences for 50 users" in lines[f"{name}:"]
+
+
+def test_text_of_a_model_stays_in_its_comment(tmp_path: Path) -> None:
+    name = "X\n          trust_remote_code: true #"
+    application, text = init(
+        tmp_path, model_folder(tmp_path, "Qwen/Qwen3-8B", architectures=[name]), "--gpu", "h100"
+    )
+    assert "trust_remote_code" not in model_of(application)
+    assert "X trust_remote_code: true" in text
+
+
+def test_a_refused_configuration_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("mine")
+    path = model_folder(tmp_path, "Qwen/Qwen3-8B", max_position_embeddings=8)
+    assert main(["init", path, "--gpu", "h100", "--output", str(file), "--force"]) == 2
+    assert file.read_text() == "mine"
+    assert {each.name for each in tmp_path.iterdir()} == {"Qwen3-8B", "serve.yaml"}
+
+
+def test_the_most_users_are_a_valid_configuration(tmp_path: Path) -> None:
+    path = model_folder(tmp_path, "Qwen/Qwen3-8B")
+    application, text = init(tmp_path, path, "--gpu", "h100", "--users", "9999999")
+    knobs = application["deployments"][0]["user_config"]["autoscaling"]["qwen3-8b"]
+    assert knobs["max_replicas"] == 10_000
+    assert "of 9999999 users queue" in text
+
+
+def test_a_context_beyond_the_models_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    application, _ = init(
+        tmp_path, model_folder(tmp_path, "Qwen/Qwen3-8B"), "--gpu", "h100", "--context", "1m"
+    )
+    assert model_of(application)["max_model_len"] == 40_960
+    assert "has 40,960 tokens of context at most" in capsys.readouterr().err
+
+
+def test_a_target_is_longer_than_the_prefill(tmp_path: Path) -> None:
+    path = model_folder(tmp_path, "mistralai/Mamba-Codestral-7B-v0.1")
+    application, text = init(tmp_path, path, "--gpu", "a10g", "--context", "4m", "--users", "1")
+    [knobs] = application["deployments"][0]["user_config"]["autoscaling"].values()
+    takes_s = int(re.findall(r"a prompt of .* tokens takes (\d+) ms", text)[0]) / 1000
+    assert knobs["ttft_target_s"] >= 1.25 * takes_s > 30
+
+
+def test_memory_of_a_container_is_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ray._private.utils.get_system_memory", lambda: 4 * GIB)
+    path = model_folder(tmp_path, "Qwen/Qwen3-0.6B")
+    assert main(["init", path, "--gpu", "cpu", "--output", str(tmp_path / "serve.yaml")]) == 1
+    assert "vLLM may take 2.8 GiB" in capsys.readouterr().err
+
+
 def test_check_reminds_of_the_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     init(tmp_path, "embedded", "--gpu", "cpu")
     assert main(["check", str(tmp_path / "serve.yaml")]) == 0
@@ -134,6 +237,9 @@ def test_check_reminds_of_the_price(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("embedded", "--gpu", "cpu", "--gpus", "2"), "no GPU is found here"),
         (("embedded", "--gpu", "cpu", "--context", "4k", "--output", "TAKEN"), "exists; name another"),
         (("BROKEN", "--gpu", "l4"), "config.json: layer_types has 'quantum'"),
+        (("embedded", "--gpu", "cpu", "--output", "/no/such/serve.yaml"), "serve.yaml: No such file"),
+        (("embedded", "--gpu", "cpu", "--output", "/"), "/: exists; name another"),
+        (("embedded", "--gpu", "cpu", "--output", "/", "--force"), "/: Is a directory"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_says_why(

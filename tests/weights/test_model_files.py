@@ -112,6 +112,19 @@ def test_a_check_asks_no_hub(hub: FakeHub) -> None:
     assert hub.sent == []
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_revision_has_its_own_files(tmp_path: Path) -> None:
+    for revision, dtype in (("main", "BF16"), ("small", "F32")):
+        snapshot = tmp_path / "models--org--model" / "snapshots" / f"commit-{revision}"
+        snapshot.mkdir(parents=True)
+        folder(snapshot, {"config.json": b"{}", "model.safetensors": safetensors(dtype, 4096)})
+        refs = tmp_path / "models--org--model" / "refs"
+        refs.mkdir(exist_ok=True)
+        (refs / revision).write_text(f"commit-{revision}")
+    sizes = [read_model("org/model", ask_hub=False, revision=each).weights for each in (None, "small")]
+    assert sizes == [4096, 2048]
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
@@ -125,11 +138,30 @@ def test_a_check_asks_no_hub(hub: FakeHub) -> None:
         ),
         ({"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": 3}'}, "unknown form"),
         ({"adapter_config.json": b'{"r": "8"}'}, "base_model_name_or_path = None, r = '8'"),
+        (
+            {"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": {"total_size": "x"}}'},
+            "unknown form: ValueError",
+        ),
+        (
+            {"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": {"total_size": -5}}'},
+            "-5 bytes of weights",
+        ),
+        ({"config.json": b"{}", "pytorch_model.bin": b""}, "0 bytes of weights"),
+        (
+            {**REPOSITORY, "chat_template.jinja": b"\xff"},
+            "unknown form: UnicodeDecodeError",
+        ),
     ],
 )
 def test_broken_folders_name_the_file(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=words):
         read_model(folder(tmp_path, files))
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelFilesError, match=r"config\.json: Is a directory"):
+        read_model(str(tmp_path))
 
 
 @pytest.mark.parametrize(("dtype", "counted"), [("BF16", 4096), ("F32", 2048)])

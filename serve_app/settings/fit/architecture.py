@@ -5,7 +5,7 @@ vLLM reads the same keys in `transformers_utils/model_arch_config_convertor.py` 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _FULL = ("full_attention", "attention", "deepseek_sparse_attention", "*")
@@ -79,11 +79,26 @@ class Architecture:
     is_multimodal: bool
     is_tied: bool  # the output layer has the weights of the embedding
     quantization: str | None
+    group: int  # consecutive weights with one scale, which stay on one GPU
     dtype: str
 
     @property
     def is_mla(self) -> bool:
         return any(layer.elements and not layer.heads for layer in self.layers)
+
+    def shares_heads(self, size: int) -> bool:
+        """Whether `size` GPUs have whole heads. KV heads may be copied to equal numbers of GPUs."""
+        kv_heads = (layer.heads for layer in self.layers if layer.heads)
+        fit = all(each % size == 0 or size % each == 0 for each in kv_heads)
+        return fit and self.attention_heads % size == 0
+
+    def splits_over(self, size: int) -> bool:
+        """Whether vLLM can share each layer among `size` GPUs: heads and groups of weights stay whole."""
+        widths = [self.intermediate] if self.expert_layers < self.depth or not self.experts else []
+        if self.experts and self.quantization == "compressed-tensors":  # others pad, or split a group
+            widths.append(self.expert_width)
+        fit = size == 1 or all(width % (size * self.group) == 0 for width in widths)
+        return fit and self.shares_heads(size)
 
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
@@ -112,10 +127,14 @@ def _read(config: Mapping[str, Any]) -> Architecture:
     heads = _number(known, "num_attention_heads n_head n_heads decoder_attention_heads", 0)
     dense = _number(known, "first_k_dense_replace", 0)
     quantized = config.get("quantization_config") or known.get("quantization_config") or {}
+    lengths = "model_max_length" if known.get("model_max_length") else _LENGTHS
+    layers = () if known.get("model_type") in _ENCODERS else tuple(_layers(known, depth, heads, hidden))
+    if quantized.get("kv_cache_scheme") or quantized.get("kv_cache_quant_algo"):  # vLLM's `auto` follows it
+        layers = tuple(replace(each, element_bytes=1) for each in layers)
     return Architecture(
         name=str(names[0]),
         types=(str(config.get("model_type")), str(known.get("model_type"))),
-        layers=() if known.get("model_type") in _ENCODERS else tuple(_layers(known, depth, heads, hidden)),
+        layers=layers,
         depth=depth,
         hidden=hidden,
         intermediate=_number(known, "intermediate_size n_inner decoder_ffn_dim", 4 * hidden),
@@ -125,14 +144,21 @@ def _read(config: Mapping[str, Any]) -> Architecture:
         experts_per_token=_number(known, "num_experts_per_tok top_k_experts moe_topk", 0),
         expert_width=_number(known, "moe_intermediate_size intermediate_size", 0),
         expert_layers=sum(word in ("E", "moe") for word in words) or depth - dense,
-        longest=min(
-            (known[key] for key in _LENGTHS.split() if isinstance(known.get(key), int)), default=None
-        ),
+        longest=min((known[key] for key in lengths.split() if isinstance(known.get(key), int)), default=None),
         is_multimodal=any(key in outer for key in ("vision_config", "audio_config")),
         is_tied=bool(known.get("tie_word_embeddings")),
         quantization=str(quantized.get("quant_method") or "unknown") if quantized else None,
+        group=_group(quantized),
         dtype=str(known.get("dtype") or known.get("torch_dtype")),
     )
+
+
+def _group(quantized: Mapping[str, Any]) -> int:
+    """Return how many consecutive weights of a row share a scale; 1 without such groups."""
+    parts = [each.get("weights") or {} for each in (quantized.get("config_groups") or {}).values()]
+    sizes = [each.get("group_size") for each in (quantized, *parts)]
+    sizes += (quantized.get("weight_block_size") or [])[-1:]
+    return max([1, *(size for size in sizes if isinstance(size, int))])
 
 
 def _number(config: Mapping[str, Any], keys: str, default: int | None = None) -> int:
@@ -140,8 +166,9 @@ def _number(config: Mapping[str, Any], keys: str, default: int | None = None) ->
         value = config.get(key)
         if isinstance(value, list) and len(set(value)) == 1:
             value = value[0]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: must be a whole number, at least 0")
+        least = int(default is None)
+        if value is not None and not (type(value) is int and least <= value < 1 << 40):
+            raise UnknownArchitectureError(f"{key} = {str(value)[:60]}: must be an integer, at least {least}")
         if value is not None:
             return int(value)
     if default is None:
@@ -167,15 +194,16 @@ def _layers(config: Mapping[str, Any], depth: int, heads: int, hidden: int) -> I
             yield Layers(full, width + width // 128 * 4, element_bytes=1)
         full = 0
     size = _number(config, "head_dim attention_head_dim", 0) or (hidden // heads if heads else 0)
-    kv_keys = "num_key_value_heads n_head_kv num_kv_heads multi_query_group_num decoder_attention_heads"
-    kv_heads = 1 if config.get("multi_query") else _number(config, kv_keys, heads)
+    kv_keys = "num_key_value_heads n_head_kv num_kv_heads multi_query_group_num num_attention_groups"
+    kv_keys += " kv_n_heads decoder_attention_heads"
+    is_single = config.get("multi_query") and not config.get("new_decoder_architecture")  # Falcon's
+    kv_heads = 1 if is_single else _number({**(config.get("attn_config") or {}), **config}, kv_keys, heads)
     if counts["window"]:
         key = _number(config, "swa_head_dim", size)
         both = key + _number(config, "swa_v_head_dim v_head_dim", key)
         own = _number(config, "swa_num_key_value_heads", kv_heads)
-        yield Layers(
-            counts["window"], both, own, window=_number(config, "sliding_window attention_chunk_size")
-        )
+        length = _number(config, "sliding_window attention_chunk_size")
+        yield Layers(counts["window"], both, own, window=length)
     if full:
         key = _number(config, "global_head_dim", size)
         own = _number(config, "num_global_key_value_heads", kv_heads)
@@ -216,9 +244,8 @@ def _state(config: Mapping[str, Any], hidden: int) -> State:
         key, heads = _number(config, "linear_key_head_dim"), _number(config, "linear_num_value_heads")
         value = heads * _number(config, "linear_value_head_dim")
         kernel, size = _number(config, "linear_conv_kernel_dim"), config.get("mamba_ssm_dtype") == "float32"
-        return State(
-            2 * _number(config, "linear_num_key_heads") * key + value, kernel, value * key, 4 if size else 2
-        )
+        width = 2 * _number(config, "linear_num_key_heads") * key + value
+        return State(width, kernel, value * key, 4 if size else 2)
     if isinstance(linear := config.get("linear_attn_config"), Mapping):  # Kimi Linear
         width = linear["num_heads"] * linear["head_dim"]
         kernel = linear.get("short_conv_kernel_size", 4)

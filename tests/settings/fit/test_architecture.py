@@ -34,6 +34,8 @@ def test_families_cover_sizes_and_quantisations() -> None:
         ({"architectures": None}, "architectures = None"),
         ({"hidden_size": "big"}, "hidden_size = big"),
         ({"hidden_size": None}, "hidden_size: not given"),
+        ({"hidden_size": 0}, "hidden_size = 0"),
+        ({"vocab_size": 10**400}, "vocab_size = 1000"),
         ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
         ({"layer_types": ["full_attention", "quantum"]}, "'quantum'"),
         ({"compress_ratios": [0, 4]}, r"compress_ratios = \[0, 4\]"),
@@ -43,6 +45,23 @@ def test_families_cover_sizes_and_quantisations() -> None:
 def test_what_is_not_understood_is_named(change: dict[str, Any], named: str) -> None:
     with pytest.raises(UnknownArchitectureError, match=named):
         read_architecture({**LLAMA, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "heads"),
+    [
+        ({"multi_query": True}, 1),
+        ({"multi_query": True, "new_decoder_architecture": True}, 8),
+        ({"num_key_value_heads": None, "num_attention_groups": 4}, 4),
+        ({"num_key_value_heads": None, "attn_config": {"kv_n_heads": 2}}, 2),
+    ],
+)
+def test_kv_heads_are_those_of_vllm(change: dict[str, Any], heads: int) -> None:
+    assert [layer.heads for layer in read_architecture({**LLAMA, **change}).layers] == [heads]
+
+
+def test_model_max_length_is_the_context_as_in_vllm() -> None:
+    assert read_architecture({**LLAMA, "model_max_length": 200_000}).longest == 200_000
 
 
 def test_every_parser_is_registered_in_vllm() -> None:

@@ -1,11 +1,15 @@
 """The choice of GPUs for public models, on every kind of GPU."""
 
+from typing import Any
+
 import pytest
 
 from serve_app.settings.fit.architecture import read_architecture
 from serve_app.settings.fit.memory import GIB, GPUS, Sharding, kv_bytes, reserved_bytes, weight_bytes
 from serve_app.settings.fit.plan import SHARE, DoesNotFitError, Plan, choose, choose_cpu, step_seconds
 from tests.settings.fit.models import MODELS
+
+SPARSE = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5-FP8")
 
 
 def plan_of(
@@ -19,6 +23,8 @@ def plan_of(
 def test_a_plan_fits_each_kind_of_gpu(name: str) -> None:
     model = read_architecture(MODELS[name].config)
     for kind in GPUS.values():
+        if name in SPARSE and kind.ray_name not in ("H100", "H200", "B200"):
+            continue
         plan = choose(model, MODELS[name].bytes, kind, None, None, 50)
         assert model.attention_heads % plan.over.tensor_parallel == 0
         assert plan.weights + plan.reserved + plan.cache <= SHARE * kind.memory_gib * GIB
@@ -50,13 +56,109 @@ def test_given_gpus_become_replicas_when_one_is_enough() -> None:
     assert (plan.over.gpus, plan.replicas) == (1, 2)
 
 
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_attention_needs_hopper_or_blackwell(name: str) -> None:
+    with pytest.raises(DoesNotFitError, match="sparse MLA for H100, H200 and B200"):
+        plan_of(name, "a100-80gb")
+    assert plan_of(name, "h200").over.gpus == 8
+
+
 def test_too_few_gpus_are_refused_with_numbers() -> None:
     with pytest.raises(DoesNotFitError, match=r"65\.7 GiB of weights .* on each of 2 GPUs, .* 19\.8 GiB"):
         plan_of("meta-llama/Meta-Llama-3.1-70B", "l4", gpus=2)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpu", "context"),
+    [
+        ("Qwen/Qwen3-32B-AWQ", "l4", None),
+        ("Qwen/Qwen3-8B", "l4", 40_960),
+        ("google/gemma-3-27b-it", "h100", 131_072),
+    ],
+)
+def test_a_refusal_names_a_context_that_fits(name: str, gpu: str, context: int | None) -> None:
+    with pytest.raises(DoesNotFitError) as refusal:
+        plan_of(name, gpu, 1, context)
+    named = int(str(refusal.value).partition("--context ")[2].partition(" ")[0])
+    assert plan_of(name, gpu, 1, named).context == named
+
+
 def test_a_longer_context_takes_more_gpus() -> None:
     assert plan_of("Qwen/Qwen3-32B", "a100-80gb", context=40_960).over.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "weights", "split"),
+    [
+        ("Qwen/Qwen3-8B", {"num_attention_heads": 40, "num_key_value_heads": 10}, 120e9, (2, 3)),
+        ("Qwen/Qwen3-8B", {"num_attention_heads": 40, "num_key_value_heads": 1}, 120e9, (8, 1)),
+        (
+            "Qwen/Qwen3-8B",
+            {"quantization_config": {"quant_method": "gptq", "group_size": 1024}},
+            120e9,
+            (4, 2),
+        ),
+        (
+            "Qwen/Qwen3-8B",
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [1024, 1024]}},
+            120e9,
+            (4, 2),
+        ),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 128}}},
+                }
+            },
+            60e9,
+            (2, 2),
+        ),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+            60e9,
+            (4, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_tensor_parallelism_keeps_kv_heads_and_quantisation_groups_whole(
+    name: str, change: dict[str, Any], weights: float, split: tuple[int, int]
+) -> None:
+    model = read_architecture({**MODELS[name].config, **change})
+    over = choose(model, int(weights), GPUS["l4"], None, 4096, 8).over
+    assert (over.tensor_parallel, over.pipeline_parallel) == split
+
+
+def test_no_more_stages_than_layers() -> None:
+    model = read_architecture({**MODELS["Qwen/Qwen3-8B"].config, "num_hidden_layers": 4})
+    with pytest.raises(DoesNotFitError):
+        choose(model, 600 * GIB, GPUS["l4"], 9_999_999, 4096, 8)
+
+
+@pytest.mark.parametrize("users", [50, 10_000])
+def test_users_beyond_the_memory_queue(users: int) -> None:
+    plan = plan_of("Qwen/Qwen3-32B", "h100", gpus=1, context=32_768, users=users)
+    assert (plan.over.gpus, plan.context, plan.replicas) == (1, 32_768, 1)
+    assert 1 <= plan.over.sequences <= plan.cache // plan.sequence
+
+
+@pytest.mark.parametrize(
+    "name", ["google/gemma-4-31B-it", "openai/gpt-oss-20b", "Qwen/Qwen3-8B", "Qwen/Qwen3.5-27B"]
+)
+def test_more_memory_holds_no_less(name: str) -> None:
+    for gpus, context, users in ((1, None, 50), (2, 32_768, 50), (8, None, 300), (8, 131_072, 8)):
+        least: dict[int, tuple[int, int]] = {}
+        for gpu in sorted(GPUS, key=lambda each: GPUS[each].memory_gib):
+            try:
+                plan = plan_of(name, gpu, gpus, context, users)
+            except DoesNotFitError:
+                assert least == {}
+                continue
+            held = (plan.context, plan.over.sequences)
+            assert held >= least.get(plan.over.gpus, (0, 0))
+            least[plan.over.gpus] = held
 
 
 def test_cpu_plan_stays_within_the_memory() -> None:
@@ -66,6 +168,11 @@ def test_cpu_plan_stays_within_the_memory() -> None:
     assert plan.cache >= kv_bytes(model, plan.context, plan.over)
     with pytest.raises(DoesNotFitError, match="on the CPU"):
         choose_cpu(model, 988_097_824, 3 * GIB, None, 50, 1)
+    model = read_architecture(MODELS["Qwen/Qwen3-8B"].config)
+    with pytest.raises(DoesNotFitError, match="leave 6,656 tokens of context and not 8,192 twice") as refusal:
+        choose_cpu(model, 16_381_000_000, 26 * GIB, None, 50, 1)
+    named = int(str(refusal.value).partition("--context ")[2].partition(" ")[0])
+    assert choose_cpu(model, 16_381_000_000, 26 * GIB, named, 50, 1).context == named
 
 
 @pytest.mark.parametrize(("gpu", "base_s"), [("h100", 0.00664), ("h200", 0.00494), ("l4", 0.064)])
