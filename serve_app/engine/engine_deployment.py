@@ -261,5 +261,5 @@ class Engine:
         while True:
             self._metrics.set_limits(limits)
             self._metrics.set_gauges(self._engine.report.gauges())
-            self._metrics.inter_token.publish()
+            self._metrics.publish_histograms()
             await asyncio.sleep(_GAUGE_INTERVAL_S)

@@ -317,8 +317,8 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
             parts = self._lanes.take(iteration_stats)
             if self.report is not None:
                 for queue_s, prefill_s in self.report.add(scheduler_stats, parts):
-                    self._metrics.queue_wait.observe(queue_s)
-                    self._metrics.prefill.observe(prefill_s)
+                    self._metrics.queue_wait.observe((queue_s,))
+                    self._metrics.prefill.observe((prefill_s,))
             if self.meter is not None:
                 meter_step(self.meter, scheduler_stats, iteration_stats)
             self._export(scheduler_stats)
@@ -344,8 +344,8 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
 
     def _export_lane(self, lane: Lane, iteration_stats: IterationStats) -> None:
         metrics, of_lane = self._metrics, {"lane": lane}
-        for seconds in iteration_stats.time_to_first_tokens_iter:
-            metrics.ttft.observe(seconds, of_lane)
+        if iteration_stats.time_to_first_tokens_iter:
+            metrics.ttft.observe(iteration_stats.time_to_first_tokens_iter, lane=lane)
         if iteration_stats.num_prompt_tokens:
             metrics.prompt_tokens.inc(iteration_stats.num_prompt_tokens, of_lane)
         if iteration_stats.num_generation_tokens:
@@ -357,8 +357,7 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         if lane == "background":
             return
         metrics.inter_token.observe(iteration_stats.inter_token_latencies_iter)
-        for request in iteration_stats.finished_requests:
-            metrics.e2e.observe(request.e2e_latency)
+        metrics.e2e.observe(request.e2e_latency for request in iteration_stats.finished_requests)
 
     def log_engine_initialized(self) -> None:
         """Do nothing: the replica logs its own start-up line."""

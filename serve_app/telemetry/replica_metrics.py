@@ -51,7 +51,8 @@ class TalliedHistogram:
     """A histogram that counts in this process and gives Ray the totals once a second.
 
     With Ray's own histogram, the metrics agent of the node records each value again in Python: 10 µs per
-    token. It would be fully busy at 100,000 tokens per second on its node.
+    token. It would be fully busy at 100,000 tokens per second on its node. The agent also keeps the series of
+    ended processes for good. Gauges go with their process.
 
     Args:
         bucket: The gauge for the number of values up to `le`, its additional label.
@@ -63,22 +64,24 @@ class TalliedHistogram:
     def __init__(self, bucket: Gauge, total: Gauge, count: Gauge, bounds: tuple[float, ...]) -> None:
         self._bucket, self._total, self._count = bucket, total, count
         self._bounds = bounds
-        self._labels = [{"le": le} for le in (*map(str, bounds), "+Inf")]
-        self._counts = [0] * len(self._labels)
-        self._sum = 0.0
+        self._le = (*map(str, bounds), "+Inf")
+        self._tallies: dict[tuple[tuple[str, str], ...], list[float]] = {}
+        """By labels, the number of values in each bucket, and the sum of all values."""
 
-    def observe(self, values: Iterable[float]) -> None:
+    def observe(self, values: Iterable[float], **tags: str) -> None:
+        tally = self._tallies.setdefault(tuple(tags.items()), [0.0] * (len(self._le) + 1))
         for value in values:
-            self._counts[bisect_left(self._bounds, value)] += 1
-            self._sum += value
+            tally[bisect_left(self._bounds, value)] += 1
+            tally[-1] += value
 
     def publish(self) -> None:
         """Publish the totals. Call it every second: Ray forgets a gauge that is not set for two."""
-        at_most = list(accumulate(self._counts))
-        for tags, values in zip(self._labels, at_most, strict=True):
-            self._bucket.set(values, tags)
-        self._total.set(self._sum)
-        self._count.set(at_most[-1])
+        for labels, (*counts, total) in self._tallies.items():
+            tags, at_most = dict(labels), list(accumulate(counts))
+            for le, number in zip(self._le, at_most, strict=True):
+                self._bucket.set(number, {**tags, "le": le})
+            self._total.set(total, tags)
+            self._count.set(at_most[-1], tags)
 
 
 class ReplicaSeries:
@@ -95,12 +98,17 @@ class ReplicaSeries:
         metric.set_default_tags(self._tags)
         return metric
 
-    def tallied(self, name: str, text: str, bounds: tuple[float, ...]) -> TalliedHistogram:
-        """Return a histogram for more values than Ray's can take."""
-        bucket = self.gauge(f"{name}_bucket", text, "le")
-        return TalliedHistogram(
-            bucket, self.gauge(f"{name}_sum", text), self.gauge(f"{name}_count", text), bounds
+    def tallied(self, name: str, text: str, bounds: tuple[float, ...], *more: str) -> TalliedHistogram:
+        """Return a histogram for many values, or of a process that often ends."""
+        made = TalliedHistogram(
+            self.gauge(f"{name}_bucket", text, *more, "le"),
+            self.gauge(f"{name}_sum", text, *more),
+            self.gauge(f"{name}_count", text, *more),
+            bounds,
         )
+        if not more:
+            made.observe(())  # its zeros are shown
+        return made
 
     def counter(self, name: str, text: str, *more: str) -> Counter:
         metric = Counter(name, text, tag_keys=(*self._tags, *more))
@@ -147,7 +155,7 @@ class EngineMetrics:
 
     def __init__(self, model: str, replica: str, variant: str = "") -> None:
         series = ReplicaSeries(model=model, replica=replica, variant=variant)
-        histogram, counter, gauge = series.histogram, series.counter, series.gauge
+        histogram, counter, gauge = series.tallied, series.counter, series.gauge
 
         text = "Time to first token, from the engine's arrival."
         self.ttft = histogram("llm_ttft_seconds", text, TTFT_S, "lane")
@@ -156,7 +164,7 @@ class EngineMetrics:
         self.queue_wait = histogram("llm_queue_wait_seconds", text, TTFT_S)
         text = "The part of TTFT from the first step to the first token."
         self.prefill = histogram("llm_prefill_seconds", text, TTFT_S)
-        self.inter_token = series.tallied("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
+        self.inter_token = histogram("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
         self.e2e = histogram("llm_e2e_seconds", "Arrival to last token.", E2E_S)
         text = "Finished generations, by finish reason."
         self.requests = counter("llm_requests_total", text, "finish_reason", "lane")
@@ -208,6 +216,11 @@ class EngineMetrics:
             self.running_tokens.set(load.running_tokens, of_lane)
             self.waiting_tokens.set(load.waiting_tokens, of_lane)
         self.kv_cache.set(reading.kv_cache_usage_ratio)
+
+    def publish_histograms(self) -> None:
+        """Publish what has been observed. Call it every second, as `TalliedHistogram.publish`."""
+        for histogram in (self.ttft, self.queue_wait, self.prefill, self.inter_token, self.e2e):
+            histogram.publish()
 
     def set_limits(self, limits: EngineLimits) -> None:
         """Publish the limits. Call it every second: Ray forgets a gauge that is not set for two."""

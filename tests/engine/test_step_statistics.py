@@ -1,5 +1,6 @@
 import logging
 import random
+from collections.abc import Iterable
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -288,8 +289,8 @@ class Series:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
-    def observe(self, value: float | list[float], tags: dict[str, str] | None = None) -> None:
-        self.values += value if isinstance(value, list) else [(value, tags) if tags else value]
+    def observe(self, values: Iterable[float], **tags: str) -> None:
+        self.values += [(value, tags) if tags else value for value in values]
 
     def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags) if tags else value)

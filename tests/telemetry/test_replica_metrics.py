@@ -42,10 +42,10 @@ def metrics() -> EngineMetrics:
 
 
 def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics) -> None:
+    histograms = [f"{name}_seconds" for name in ("ttft", "queue_wait", "prefill", "inter_token", "e2e")]
     names = [
-        "ttft_seconds", "queue_wait_seconds", "prefill_seconds",
-        "inter_token_seconds_bucket", "inter_token_seconds_sum", "inter_token_seconds_count",
-        "e2e_seconds", "requests_total", "prompt_tokens_total",
+        *(f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")),
+        "requests_total", "prompt_tokens_total",
         "completion_tokens_total", "errors_total", "preemptions_total", "prefix_cache_queries_total",
         "prefix_cache_hits_total", "prefix_cache_expected_total",
         "queue_depth", "running_requests", "waiting_requests",
@@ -114,14 +114,9 @@ def test_key_series_tell_the_file_and_requests_above_limits() -> None:
 
 
 def test_histograms_have_ascending_boundaries() -> None:
-    EngineMetrics("tide", "replica-1")
     IngressMetrics("tide", "replica-1")
 
     assert {name: series.boundaries for name, series in SERIES.items() if series.boundaries} == {
-        "llm_ttft_seconds": list(TTFT_S),
-        "llm_queue_wait_seconds": list(TTFT_S),
-        "llm_prefill_seconds": list(TTFT_S),
-        "llm_e2e_seconds": list(E2E_S),
         "llm_cold_wait_seconds": list(COLD_WAIT_S),
         "llm_lost_wait_seconds": list(COLD_WAIT_S),
         "llm_user_ttft_seconds": list(TTFT_S),
@@ -217,13 +212,39 @@ def test_tallied_histogram_publishes_totals_up_to_each_bound() -> None:
     assert published() == ({"0.1": 2, "1.0": 3, "+Inf": 4}, pytest.approx(2.65), 4)
 
 
-def test_engine_publishes_its_inter_token_tallies(metrics: EngineMetrics) -> None:
-    metrics.inter_token.observe([0.02])
-    metrics.inter_token.publish()
+def test_tallies_of_each_label_are_published_from_its_first_value() -> None:
+    histogram = ReplicaSeries(model="tide", replica="replica-1").tallied(
+        "llm_x_seconds", "X.", (1.0,), "lane"
+    )
+    histogram.publish()
+    assert not SERIES["llm_x_seconds_bucket"].values
 
-    written = SERIES["llm_inter_token_seconds_bucket"].values
-    assert [float(tags["le"]) for _, tags in written] == [*INTER_TOKEN_S, math.inf]
+    histogram.observe([0.5], lane="standard")
+    histogram.observe([0.5, 2.0], lane="background")
+    histogram.publish()
+
+    assert SERIES["llm_x_seconds_count"].values == [(1, {"lane": "standard"}), (2, {"lane": "background"})]
+    assert SERIES["llm_x_seconds_bucket"].values[-1] == (2, {"lane": "background", "le": "+Inf"})
+    assert SERIES["llm_x_seconds_bucket"].tag_keys == ("model", "replica", "lane", "le")
+
+
+def test_engine_publishes_its_histograms_as_gauges_which_go_with_its_process(metrics: EngineMetrics) -> None:
+    metrics.ttft.observe([0.02], lane="standard")
+    metrics.inter_token.observe([0.02])
+    metrics.publish_histograms()
+
+    bounds = {
+        "ttft": TTFT_S,
+        "queue_wait": TTFT_S,
+        "prefill": TTFT_S,
+        "inter_token": INTER_TOKEN_S,
+        "e2e": E2E_S,
+    }
+    for name, expected in bounds.items():
+        written = SERIES[f"llm_{name}_seconds_bucket"].values
+        assert [float(tags["le"]) for _, tags in written] == [*expected, math.inf]
     assert SERIES["llm_inter_token_seconds_count"].values == [(1, {})]
+    assert not any(series.boundaries for series in SERIES.values())
 
 
 def test_prometheus_reads_one_histogram_where_ray_has_three_gauges() -> None:
