@@ -131,7 +131,9 @@ class EngineResponse(Response):
 
     async def _tell_wait(self, wait: ColdWait) -> None:
         await self._start(HTTPStatus.OK, STREAM_HEADERS)
-        await self._send_part(self._dialect.waiting(self._request, wait, self._last_sent()))
+        sent = self._last_sent()
+        if not self._dialect.ends(sent):  # only the end of the body is missing
+            await self._send_part(self._dialect.waiting(self._request, wait, sent))
 
     async def _answer(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-FOUND = ["398", "batch-19", "batch-21"]
+FOUND = ["398", "43644ee9:c0,2:e2:t1", "batch-19", "batch-21"]
 """Worlds that found a fault."""
 _COUNTS = {"": 30, "crowd-": 4, "turns-": 4, "batch-": 6, "ledger-": 3, "policy-": 3}
 TWICE = ["3", "crowd-1", "batch-1", "ledger-1", "policy-1"]
